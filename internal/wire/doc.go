@@ -1,0 +1,9 @@
+// Package wire is what travels: requests, events, results, the run record, the
+// quarantine record, the dead letter, the subjects and headers that carry them,
+// and the bounds and validation of all of it.
+//
+// Everything here is pure: no network, no clock, no goroutine. Decoding is
+// strict: an unknown, repeated or wrongly typed field is an *Invalid that names
+// the field by its path and says what to do. Encoding is deterministic, so that
+// a stored result can be repeated byte for byte.
+package wire
