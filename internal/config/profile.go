@@ -1,0 +1,223 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Profile is an operator-defined kind of sandbox.
+type Profile struct {
+	Name string
+	// Provider makes its sandboxes: local or fake.
+	Provider string
+	// Root is the directory that becomes the root filesystem; empty means the
+	// host's system directories, read-only.
+	Root string
+	// Reuse is tenant (again for the same tenant after proof and reset) or never.
+	Reuse string
+	// Warm is the number of unused sandboxes to keep ready, 0 to 256.
+	Warm int
+	// MaxUses is the number of jobs after which a sandbox is destroyed.
+	MaxUses int
+	// MaxAge and IdleTTL bound a sandbox's life and its idle time.
+	MaxAge, IdleTTL time.Duration
+	// Default applies where a request sets no limit, Max is the most it may set.
+	Default, Max Limits
+}
+
+// Limits bound one run. Zero means "none given", in Default only: Max always
+// bounds everything.
+type Limits struct {
+	Wall, Grace, CPU          time.Duration
+	MemoryBytes, OutputBytes  int64
+	DiskBytes, Inodes         int64
+	Pids, OpenFiles, CPUShare int64
+}
+
+// limit is one field of Limits with its key in the file.
+type limit struct {
+	key   string
+	parse func(string) (int64, error)
+	write func(int64) string
+	at    func(*Limits) *int64
+}
+
+// limits are the fields in the order in which they print.
+func limits() []limit {
+	duration := func(key string, at func(*Limits) *time.Duration) limit {
+		return limit{
+			key,
+			func(word string) (int64, error) {
+				d, err := ParseDuration(word)
+				if err == nil && d%time.Millisecond != 0 {
+					err = errors.New("is finer than a millisecond")
+				}
+				return int64(d), err
+			},
+			func(n int64) string { return FormatDuration(time.Duration(n)) },
+			func(l *Limits) *int64 { return (*int64)(at(l)) },
+		}
+	}
+	size := func(key string, at func(*Limits) *int64) limit { return limit{key, ParseSize, FormatSize, at} }
+	number := func(key string, at func(*Limits) *int64) limit {
+		return limit{
+			key,
+			func(word string) (int64, error) { return parseCount(word, 0, 1<<40) },
+			func(n int64) string { return strconv.FormatInt(n, 10) },
+			at,
+		}
+	}
+	return []limit{
+		duration("wall", func(l *Limits) *time.Duration { return &l.Wall }),
+		duration("grace", func(l *Limits) *time.Duration { return &l.Grace }),
+		duration("cpu", func(l *Limits) *time.Duration { return &l.CPU }),
+		size("memory", func(l *Limits) *int64 { return &l.MemoryBytes }),
+		size("output", func(l *Limits) *int64 { return &l.OutputBytes }),
+		size("disk", func(l *Limits) *int64 { return &l.DiskBytes }),
+		number("inodes", func(l *Limits) *int64 { return &l.Inodes }),
+		number("pids", func(l *Limits) *int64 { return &l.Pids }),
+		number("open_files", func(l *Limits) *int64 { return &l.OpenFiles }),
+		number("cpu_share", func(l *Limits) *int64 { return &l.CPUShare }),
+	}
+}
+
+// builtin is what a profile is where the file says nothing.
+func builtin(name, provider string) Profile {
+	return Profile{
+		Name: name, Provider: provider, Reuse: "tenant",
+		Warm: 1, MaxUses: 1000, MaxAge: time.Hour, IdleTTL: 5 * time.Minute,
+		Default: Limits{
+			Wall: time.Minute, Grace: 2 * time.Second,
+			MemoryBytes: 512 << 20, OutputBytes: 16 << 20,
+			DiskBytes: 256 << 20, Inodes: 16384,
+			Pids: 256, OpenFiles: 1024, CPUShare: 100,
+		},
+		Max: Limits{
+			Wall: time.Hour, Grace: time.Minute, CPU: 4 * time.Hour,
+			MemoryBytes: 4 << 30, OutputBytes: 1 << 30,
+			DiskBytes: 1 << 30, Inodes: 262144,
+			Pids: 4096, OpenFiles: 65536, CPUShare: 800,
+		},
+	}
+}
+
+// givenProfile is what the file says about one profile: words by path below it
+// ("warm", "limits.max.wall"), with the place of each.
+type givenProfile struct {
+	where string
+	words map[string]givenWord
+	order []string
+}
+
+type givenWord struct{ where, text string }
+
+// profileKeys are the keys of a profile besides limits.
+func profileKeys() []string {
+	return []string{"provider", "root", "reuse", "warm", "max_uses", "max_age", "idle_ttl"}
+}
+
+// profiles lays what the file gave over the built-in values.
+func (l *loader) profiles() {
+	for _, name := range slices.Sorted(maps.Keys(l.given)) {
+		given := l.given[name]
+		p, known := l.cfg.Profiles[name]
+		if !known {
+			p = builtin(name, "local")
+		}
+		if err := checkToken(name); err != nil {
+			l.mistake(given.where, keyProfiles, quote(name)+" "+err.Error())
+		}
+		for _, path := range given.order {
+			word := given.words[path]
+			if err := p.set(path, word.text); err != nil {
+				l.mistake(word.where, keyProfiles+"."+name+"."+path, quote(word.text)+" "+err.Error())
+			}
+		}
+		for _, f := range limits() {
+			l.fit(given, f, &p)
+		}
+		l.cfg.Profiles[name] = p
+	}
+}
+
+// fit keeps the default below the maximum: a built-in default follows a lower
+// maximum, a given one that is above it is a mistake.
+func (l *loader) fit(given *givenProfile, f limit, p *Profile) {
+	def, most := f.at(&p.Default), f.at(&p.Max)
+	if *def <= *most {
+		return
+	}
+	word, ok := given.words["limits.default."+f.key]
+	if !ok {
+		*def = *most
+		return
+	}
+	l.mistake(word.where, keyProfiles+"."+p.Name+".limits.default."+f.key,
+		fmt.Sprintf("%s is above the maximum %s", quote(word.text), f.write(*most)))
+}
+
+func (p *Profile) set(path, text string) error {
+	for _, f := range limits() {
+		for prefix, into := range map[string]*Limits{"limits.default.": &p.Default, "limits.max.": &p.Max} {
+			if path != prefix+f.key {
+				continue
+			}
+			n, err := f.parse(text)
+			if err == nil && n < 1 {
+				err = errors.New("is zero; no job is unlimited, so leave the key out to take the built-in limit")
+			}
+			if err == nil {
+				*f.at(into) = n
+			}
+			return err
+		}
+	}
+	switch path {
+	case "provider":
+		p.Provider = text
+		return among("local", "fake")(text)
+	case "root":
+		p.Root = text
+		if !filepath.IsAbs(text) {
+			return errors.New("is not an absolute path")
+		}
+		return nil
+	case "reuse":
+		p.Reuse = text
+		return among("tenant", "never")(text)
+	case "warm":
+		return setCount(&p.Warm, text, 0, 256)
+	case "max_uses":
+		return setCount(&p.MaxUses, text, 1, 1_000_000)
+	case "max_age":
+		return setDuration(&p.MaxAge, text)
+	case "idle_ttl":
+		return setDuration(&p.IdleTTL, text)
+	}
+	return errors.New("belongs to no setting")
+}
+
+func setCount(at *int, text string, least, most int64) error {
+	n, err := parseCount(text, least, most)
+	if err == nil {
+		*at = int(n)
+	}
+	return err
+}
+
+func setDuration(at *time.Duration, text string) error {
+	const least = time.Second // a shorter life would only churn
+	d, err := ParseDuration(text)
+	if err == nil && (d < least || d > 7*24*time.Hour) {
+		err = errors.New("is out of range: from 1s to 7d")
+	}
+	if err == nil {
+		*at = d
+	}
+	return err
+}
