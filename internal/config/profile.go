@@ -47,43 +47,52 @@ type limit struct {
 	at    func(*Limits) *int64
 }
 
-// limits are the fields in the order in which they print.
+// limits are the fields in the order in which they print. The ceilings are those
+// of a request's own limits.
 func limits() []limit {
-	duration := func(key string, at func(*Limits) *time.Duration) limit {
-		return limit{
-			key,
-			func(word string) (int64, error) {
-				d, err := ParseDuration(word)
-				if err == nil && d%time.Millisecond != 0 {
-					err = errors.New("is finer than a millisecond")
-				}
-				return int64(d), err
-			},
-			func(n int64) string { return FormatDuration(time.Duration(n)) },
-			func(l *Limits) *int64 { return (*int64)(at(l)) },
-		}
-	}
-	size := func(key string, at func(*Limits) *int64) limit { return limit{key, ParseSize, FormatSize, at} }
-	number := func(key string, at func(*Limits) *int64) limit {
-		return limit{
-			key,
-			func(word string) (int64, error) { return parseCount(word, 0, 1<<40) },
-			func(n int64) string { return strconv.FormatInt(n, 10) },
-			at,
-		}
-	}
 	return []limit{
-		duration("wall", func(l *Limits) *time.Duration { return &l.Wall }),
-		duration("grace", func(l *Limits) *time.Duration { return &l.Grace }),
-		duration("cpu", func(l *Limits) *time.Duration { return &l.CPU }),
-		size("memory", func(l *Limits) *int64 { return &l.MemoryBytes }),
-		size("output", func(l *Limits) *int64 { return &l.OutputBytes }),
-		size("disk", func(l *Limits) *int64 { return &l.DiskBytes }),
-		number("inodes", func(l *Limits) *int64 { return &l.Inodes }),
-		number("pids", func(l *Limits) *int64 { return &l.Pids }),
-		number("open_files", func(l *Limits) *int64 { return &l.OpenFiles }),
-		number("cpu_share", func(l *Limits) *int64 { return &l.CPUShare }),
+		timeLimit("wall", 7*24*time.Hour, func(l *Limits) *time.Duration { return &l.Wall }),
+		timeLimit("grace", time.Hour, func(l *Limits) *time.Duration { return &l.Grace }),
+		timeLimit("cpu", 365*24*time.Hour, func(l *Limits) *time.Duration { return &l.CPU }),
+		sizeLimit("memory", 1<<44, func(l *Limits) *int64 { return &l.MemoryBytes }),
+		sizeLimit("output", 1<<40, func(l *Limits) *int64 { return &l.OutputBytes }),
+		sizeLimit("disk", 1<<44, func(l *Limits) *int64 { return &l.DiskBytes }),
+		countLimit("inodes", 1<<32, func(l *Limits) *int64 { return &l.Inodes }),
+		countLimit("pids", 1<<22, func(l *Limits) *int64 { return &l.Pids }),
+		countLimit("open_files", 1<<20, func(l *Limits) *int64 { return &l.OpenFiles }),
+		countLimit("cpu_share", 102_400, func(l *Limits) *int64 { return &l.CPUShare }),
 	}
+}
+
+func timeLimit(key string, most time.Duration, at func(*Limits) *time.Duration) limit {
+	write := func(n int64) string { return FormatDuration(time.Duration(n)) }
+	return limit{key, func(word string) (int64, error) {
+		d, err := ParseDuration(word)
+		if err == nil && d%time.Millisecond != 0 {
+			err = errors.New("is finer than a millisecond")
+		}
+		return bounded(int64(d), int64(most), write, err)
+	}, write, func(l *Limits) *int64 { return (*int64)(at(l)) }}
+}
+
+func sizeLimit(key string, most int64, at func(*Limits) *int64) limit {
+	return limit{key, func(word string) (int64, error) {
+		n, err := ParseSize(word)
+		return bounded(n, most, FormatSize, err)
+	}, FormatSize, at}
+}
+
+func countLimit(key string, most int64, at func(*Limits) *int64) limit {
+	write := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return limit{key, func(word string) (int64, error) { return parseCount(word, 0, most) }, write, at}
+}
+
+// bounded refuses a limit above its ceiling.
+func bounded(n, most int64, write func(int64) string, err error) (int64, error) {
+	if err == nil && n > most {
+		err = errors.New("is above " + write(most))
+	}
+	return n, err
 }
 
 // builtin is what a profile is where the file says nothing.

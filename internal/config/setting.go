@@ -25,6 +25,15 @@ func Requirements() []string {
 	return []string{RequireNamespaces, RequireMemory, RequireCPU, RequirePids, RequireDisk}
 }
 
+// Keys are the keys of all settings that may be a flag.
+func Keys() []string {
+	var keys []string
+	for _, s := range settings() {
+		keys = append(keys, s.key)
+	}
+	return keys
+}
+
 const keyQueues, keyProfiles = "queues", "profiles"
 
 // setting is one key outside profiles: how its words become a value and back.
