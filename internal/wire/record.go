@@ -22,21 +22,21 @@ type RunRecord struct {
 	Attempt int      `json:"attempt"`
 	Queue   string   `json:"queue"`
 	// Worker owns the claim; empty in a cancelled record.
-	Worker string `json:"worker,omitempty"`
+	Worker string `json:"worker,omitzero"`
 	// Token is random for each claim: it tells our own write from another's
 	// after an answer was lost.
-	Token string `json:"token,omitempty"`
-	Lease string `json:"lease,omitempty"`
+	Token string `json:"token,omitzero"`
+	Lease string `json:"lease,omitzero"`
 	// Started is set by a renewal once the gate has opened.
-	Started bool `json:"started,omitempty"`
+	Started bool `json:"started,omitzero"`
 	// JobSeq is the stream sequence of the job's message in the jobs stream.
 	JobSeq uint64 `json:"job_seq"`
 	// Digest is Digest(queue, body) of the request.
 	Digest string `json:"digest"`
 	// Result is the final decision's exact bytes; only in done and cancelled.
-	Result RawResult `json:"result,omitempty"`
+	Result RawResult `json:"result,omitzero"`
 	// Renewals counts the writes of one claim.
-	Renewals int `json:"renewals,omitempty"`
+	Renewals int `json:"renewals,omitzero"`
 }
 
 // RawResult is an encoded Result, kept byte for byte.
@@ -54,17 +54,17 @@ type Quarantine struct {
 	Worker string `json:"worker"`
 	// Tenant and Job are of the job that poisoned it; empty when it never
 	// served one.
-	Tenant    string           `json:"tenant,omitempty"`
-	Job       string           `json:"job,omitempty"`
+	Tenant    string           `json:"tenant,omitzero"`
+	Job       string           `json:"job,omitzero"`
 	Reason    QuarantineReason `json:"reason"`
-	Message   string           `json:"message,omitempty"`
+	Message   string           `json:"message,omitzero"`
 	Evidence  []Evidence       `json:"evidence,omitempty"`
 	FirstSeen time.Time        `json:"first_seen"`
 	// Handle is what the provider needs to find and destroy the sandbox.
 	Handle map[string]string `json:"handle,omitempty"`
 	// Attempts and DestroyedAt stand in a destroyed record only.
-	Attempts    int        `json:"attempts,omitempty"`
-	DestroyedAt *time.Time `json:"destroyed_at,omitempty"`
+	Attempts    int        `json:"attempts,omitzero"`
+	DestroyedAt *time.Time `json:"destroyed_at,omitzero"`
 }
 
 // QuarantineState is where a quarantined lease stands.
@@ -105,7 +105,7 @@ type DeadLetter struct {
 	// Body is the message's body, base64 in JSON; BodyCut says that only the
 	// first MaxDeadBodyBytes were kept.
 	Body    []byte    `json:"body,omitempty"`
-	BodyCut bool      `json:"body_cut,omitempty"`
+	BodyCut bool      `json:"body_cut,omitzero"`
 	Worker  string    `json:"worker"`
 	At      time.Time `json:"at"`
 }

@@ -12,59 +12,59 @@ type Request struct {
 	V           int               `json:"v"`
 	Argv        []string          `json:"argv"`
 	Env         map[string]string `json:"env,omitempty"`
-	Cwd         string            `json:"cwd,omitempty"`
-	Stdin       *string           `json:"stdin,omitempty"`
-	StdinBase64 *string           `json:"stdin_base64,omitempty"`
+	Cwd         string            `json:"cwd,omitzero"`
+	Stdin       *string           `json:"stdin,omitzero"`
+	StdinBase64 *string           `json:"stdin_base64,omitzero"`
 	Files       []File            `json:"files,omitempty"`
 	Collect     []string          `json:"collect,omitempty"`
 	Limits      Limits            `json:"limits,omitzero"`
-	Profile     string            `json:"profile,omitempty"`
+	Profile     string            `json:"profile,omitzero"`
 	Lease       LeaseRule         `json:"lease,omitzero"`
 	Retry       Retry             `json:"retry,omitzero"`
-	Output      OutputMode        `json:"output,omitempty"`
-	Deadline    *time.Time        `json:"deadline,omitempty"`
-	NotBefore   *time.Time        `json:"not_before,omitempty"`
-	Priority    *int              `json:"priority,omitempty"`
+	Output      OutputMode        `json:"output,omitzero"`
+	Deadline    *time.Time        `json:"deadline,omitzero"`
+	NotBefore   *time.Time        `json:"not_before,omitzero"`
+	Priority    *int              `json:"priority,omitzero"`
 	Meta        map[string]string `json:"meta,omitempty"`
 }
 
 // File is an input that is placed in the workspace before the start.
 type File struct {
 	Path   string  `json:"path"`
-	Text   *string `json:"text,omitempty"`
-	Base64 *string `json:"base64,omitempty"`
-	Object string  `json:"object,omitempty"`
-	Mode   string  `json:"mode,omitempty"`
+	Text   *string `json:"text,omitzero"`
+	Base64 *string `json:"base64,omitzero"`
+	Object string  `json:"object,omitzero"`
+	Mode   string  `json:"mode,omitzero"`
 }
 
 // Limits bound one run. A nil field takes the profile's default; a set one is
 // at least 1 and at most the profile's maximum. There is no "unlimited".
 type Limits struct {
 	// WallMS is the longest wall time in milliseconds, on the monotonic clock.
-	WallMS *int64 `json:"wall_ms,omitempty"`
+	WallMS *int64 `json:"wall_ms,omitzero"`
 	// CPUMS is the longest CPU time of the whole tree in milliseconds.
-	CPUMS *int64 `json:"cpu_ms,omitempty"`
+	CPUMS *int64 `json:"cpu_ms,omitzero"`
 	// MemoryBytes bounds the memory of the whole tree, swap included.
-	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+	MemoryBytes *int64 `json:"memory_bytes,omitzero"`
 	// Pids bounds the number of tasks (threads count) of the tree.
-	Pids *int64 `json:"pids,omitempty"`
+	Pids *int64 `json:"pids,omitzero"`
 	// OutputBytes bounds stdout and stderr together.
-	OutputBytes *int64 `json:"output_bytes,omitempty"`
+	OutputBytes *int64 `json:"output_bytes,omitzero"`
 	// DiskBytes bounds the bytes in the workspace.
-	DiskBytes *int64 `json:"disk_bytes,omitempty"`
+	DiskBytes *int64 `json:"disk_bytes,omitzero"`
 	// Inodes bounds the number of files in the workspace.
-	Inodes *int64 `json:"inodes,omitempty"`
+	Inodes *int64 `json:"inodes,omitzero"`
 	// OpenFiles is RLIMIT_NOFILE of each process (getrlimit(2)).
-	OpenFiles *int64 `json:"open_files,omitempty"`
+	OpenFiles *int64 `json:"open_files,omitzero"`
 	// CPUShare is the CPU bandwidth in percent of one core (100 = one core).
-	CPUShare *int64 `json:"cpu_share,omitempty"`
+	CPUShare *int64 `json:"cpu_share,omitzero"`
 	// GraceMS is the time between SIGTERM and SIGKILL in milliseconds.
-	GraceMS *int64 `json:"grace_ms,omitempty"`
+	GraceMS *int64 `json:"grace_ms,omitzero"`
 }
 
 // LeaseRule says whether the lease may serve the same tenant again.
 type LeaseRule struct {
-	Reuse Reuse `json:"reuse,omitempty"`
+	Reuse Reuse `json:"reuse,omitzero"`
 }
 
 // Reuse is a lease's reuse rule.
@@ -79,9 +79,9 @@ const (
 // Retry says what may be done when the job is lost.
 type Retry struct {
 	// MaxAttempts is the number of starts in all, 1 to 10; absent means 1.
-	MaxAttempts *int `json:"max_attempts,omitempty"`
+	MaxAttempts *int `json:"max_attempts,omitzero"`
 	// IfLost allows another attempt of a job that may have started.
-	IfLost bool `json:"if_lost,omitempty"`
+	IfLost bool `json:"if_lost,omitzero"`
 }
 
 // OutputMode says where the output goes.

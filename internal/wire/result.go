@@ -7,24 +7,24 @@ type Result struct {
 	V       int     `json:"v"`
 	Tenant  string  `json:"tenant"`
 	ID      string  `json:"id"`
-	Queue   string  `json:"queue,omitempty"`
+	Queue   string  `json:"queue,omitzero"`
 	Attempt int     `json:"attempt"`
 	Outcome Outcome `json:"outcome"`
-	Reason  Reason  `json:"reason,omitempty"`
+	Reason  Reason  `json:"reason,omitzero"`
 	// Message is for a person, at most MaxMessageBytes.
-	Message string `json:"message,omitempty"`
+	Message string `json:"message,omitzero"`
 	// ExitCode (0 to 255) and Signal exclude each other. Both may stand beside
 	// timed_out, cancelled, oom and limit, as detail.
-	ExitCode    *int              `json:"exit_code,omitempty"`
-	Signal      *Signal           `json:"signal,omitempty"`
+	ExitCode    *int              `json:"exit_code,omitzero"`
+	Signal      *Signal           `json:"signal,omitzero"`
 	StartState  StartState        `json:"start_state"`
-	Containment *Containment      `json:"containment,omitempty"`
-	Lease       *LeaseUse         `json:"lease,omitempty"`
-	Usage       *Usage            `json:"usage,omitempty"`
+	Containment *Containment      `json:"containment,omitzero"`
+	Lease       *LeaseUse         `json:"lease,omitzero"`
+	Usage       *Usage            `json:"usage,omitzero"`
 	Output      OutputSummary     `json:"output"`
 	Files       []CollectedFile   `json:"files,omitempty"`
-	Stdout      *Inline           `json:"stdout,omitempty"`
-	Stderr      *Inline           `json:"stderr,omitempty"`
+	Stdout      *Inline           `json:"stdout,omitzero"`
+	Stderr      *Inline           `json:"stderr,omitzero"`
 	Timing      Timing            `json:"timing"`
 	Worker      WorkerRef         `json:"worker"`
 	Meta        map[string]string `json:"meta,omitempty"`
@@ -106,7 +106,7 @@ const (
 type Signal struct {
 	Number int `json:"number"`
 	// Name is as in kill -l with SIG in front; empty for a real-time signal.
-	Name string `json:"name,omitempty"`
+	Name string `json:"name,omitzero"`
 }
 
 // Containment is the proof that nothing of the run is left.
@@ -140,7 +140,7 @@ type Evidence struct {
 	// Kind is from the provider's closed set, for instance pidfd, reap, cgroup.
 	Kind string `json:"kind"`
 	// Detail is for a person.
-	Detail string `json:"detail,omitempty"`
+	Detail string `json:"detail,omitzero"`
 }
 
 // Isolation is what was really applied to the run.
@@ -175,15 +175,15 @@ const (
 // Usage is what the whole tree used; a nil field could not be measured here.
 type Usage struct {
 	WallMS          int64  `json:"wall_ms"`
-	CPUUserUS       *int64 `json:"cpu_user_us,omitempty"`
-	CPUSystemUS     *int64 `json:"cpu_system_us,omitempty"`
-	MemoryPeakBytes *int64 `json:"memory_peak_bytes,omitempty"`
-	PidsPeak        *int64 `json:"pids_peak,omitempty"`
-	OOMKills        *int64 `json:"oom_kills,omitempty"`
+	CPUUserUS       *int64 `json:"cpu_user_us,omitzero"`
+	CPUSystemUS     *int64 `json:"cpu_system_us,omitzero"`
+	MemoryPeakBytes *int64 `json:"memory_peak_bytes,omitzero"`
+	PidsPeak        *int64 `json:"pids_peak,omitzero"`
+	OOMKills        *int64 `json:"oom_kills,omitzero"`
 	// Source says where the figures come from: cgroup or rusage. With rusage the
 	// memory peak is that of the largest single process, and orphans that were
 	// killed with the namespace are not counted.
-	Source string `json:"source,omitempty"`
+	Source string `json:"source,omitzero"`
 }
 
 // OutputSummary counts the output. Delivered is a strict prefix of produced.
@@ -208,9 +208,9 @@ type LostRange struct {
 type CollectedFile struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
-	Base64 string `json:"base64,omitempty"`
-	Object string `json:"object,omitempty"`
-	Refuse string `json:"refused,omitempty"`
+	Base64 string `json:"base64,omitzero"`
+	Object string `json:"object,omitzero"`
+	Refuse string `json:"refused,omitzero"`
 }
 
 // Inline is output that stands in the result: text when all of it is UTF-8 that
