@@ -1,0 +1,65 @@
+package consumer_test
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// broker is an embedded server that can be stopped and started again on the same
+// port and store.
+type broker struct {
+	t    *testing.T
+	dir  string
+	port int
+	*server.Server
+}
+
+func newBroker(t *testing.T) *broker {
+	t.Helper()
+	b := &broker{t: t, dir: t.TempDir(), port: -1}
+	b.start()
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *broker) start() {
+	b.t.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: b.port, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true,
+	})
+	require.NoError(b.t, err)
+	s.Start()
+	require.True(b.t, s.ReadyForConnections(10*time.Second), "server not ready")
+	b.Server = s
+	b.port = s.Addr().(*net.TCPAddr).Port
+}
+
+func (b *broker) stop() {
+	b.Shutdown()
+	b.WaitForShutdown()
+}
+
+func (b *broker) connect() *nats.Conn {
+	b.t.Helper()
+	nc, err := nats.Connect(b.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+		nats.ReconnectJitter(0, 0), nats.ReconnectBufSize(-1))
+	require.NoError(b.t, err)
+	b.t.Cleanup(nc.Close)
+	return nc
+}
+
+// eventually polls until ok holds.
+func eventually(t *testing.T, bound time.Duration, ok func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, ok, bound, 5*time.Millisecond, what)
+}
