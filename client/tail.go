@@ -25,6 +25,7 @@ type Tail struct {
 	more   bool
 	fresh  bool // the newest batch was asked for after the job was seen done
 	live   *nats.Subscription
+	woken  chan struct{}
 	ended  bool
 }
 
@@ -42,14 +43,17 @@ func (c *Client) Tail(id string, from uint64) (*Tail, error) {
 	}
 	// Live events only wake the reader up: what it returns is always read from
 	// the store, so that there is no seam between the two.
-	live, err := c.nc.SubscribeSync(c.subjects.Live(c.cfg.Tenant, id))
+	woken := make(chan struct{}, 1)
+	live, err := c.nc.Subscribe(c.subjects.Live(c.cfg.Tenant, id), func(*nats.Msg) {
+		select {
+		case woken <- struct{}{}:
+		default: // one wake-up is as good as many
+		}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to live events: %w", err)
 	}
-	if err := live.SetPendingLimits(16, 16<<20); err != nil {
-		return nil, errors.Join(err, live.Unsubscribe())
-	}
-	return &Tail{c: c, id: id, cursor: from, live: live}, nil
+	return &Tail{c: c, id: id, cursor: from, live: live, woken: woken}, nil
 }
 
 // Events that arrive while nobody can wake us (no permission for live subjects,
@@ -91,13 +95,15 @@ func (t *Tail) wait(ctx context.Context) error {
 		return nil
 	case wire.JobQueued, wire.JobRunning, wire.JobCancelling:
 	}
-	ctx, cancel := context.WithTimeout(ctx, tailPoll)
-	defer cancel()
-	_, err := t.live.NextMsgWithContext(ctx)
-	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("wait for events: %w", err)
+	again := time.NewTimer(tailPoll)
+	defer again.Stop()
+	select {
+	case <-t.woken:
+	case <-again.C:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for events: %w", context.Cause(ctx))
 	}
-	return nil // a wake-up, or time to look again
+	return nil
 }
 
 // read asks the gateway for the next batch.

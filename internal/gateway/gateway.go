@@ -1,0 +1,206 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
+
+	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+// Config says what the gateway takes.
+type Config struct {
+	// Queues that exist; a request for another one is refused.
+	Queues []string
+	// Profiles that the workers offer, for refusing early; nil leaves the check
+	// to the workers.
+	Profiles map[string]wire.Profile
+	// DefaultProfile is the profile of a request that names none.
+	DefaultProfile string
+	// Replies says which reply subjects are allowed.
+	Replies wire.ReplyRule
+	// Parallel is the number of requests in work at once, over all endpoints;
+	// default 64.
+	Parallel int
+	// RequestTimeout bounds the work on one request; default 5 s.
+	RequestTimeout time.Duration
+	// Worker names this instance in the results that it decides itself.
+	Worker wire.WorkerRef
+}
+
+// Gateway serves publishers.
+type Gateway struct {
+	bus   *bus.Bus
+	nc    *nats.Conn
+	log   zerolog.Logger
+	cfg   Config
+	slots chan struct{} // bounds the requests in work
+	work  sync.WaitGroup
+	stats counters
+}
+
+type counters struct {
+	submitted, refused, repliesRefused, failed atomic.Uint64
+}
+
+// Stats counts what the gateway did since its start.
+type Stats struct {
+	// Submitted requests were stored in the queue.
+	Submitted uint64
+	// Refused requests were answered with what is wrong with them.
+	Refused uint64
+	// RepliesRefused is how many requests had a reply subject that is not
+	// allowed, and were met with silence.
+	RepliesRefused uint64
+	// Failed requests could not be served.
+	Failed uint64
+}
+
+// New makes a gateway on b.
+func New(b *bus.Bus, log zerolog.Logger, cfg Config) (*Gateway, error) {
+	if len(cfg.Queues) == 0 {
+		return nil, errors.New("gateway: no queues are configured")
+	}
+	if cfg.Parallel <= 0 {
+		cfg.Parallel = 64
+	}
+	if cfg.RequestTimeout <= 0 {
+		cfg.RequestTimeout = 5 * time.Second
+	}
+	return &Gateway{bus: b, nc: b.Control(), log: log, cfg: cfg, slots: make(chan struct{}, cfg.Parallel)}, nil
+}
+
+// Stats returns the counters.
+func (g *Gateway) Stats() Stats {
+	return Stats{
+		Submitted: g.stats.submitted.Load(), Refused: g.stats.refused.Load(),
+		RepliesRefused: g.stats.repliesRefused.Load(), Failed: g.stats.failed.Load(),
+	}
+}
+
+// group is the queue group that all gateways share.
+const group = "gateway"
+
+// Run serves until ctx ends, then finishes the requests that it has taken.
+func (g *Gateway) Run(ctx context.Context) error {
+	svc, err := micro.AddService(g.nc, micro.Config{
+		Name: "sallyport-gateway", Version: serviceVersion(g.cfg.Worker.Version),
+		Description: "takes execution requests", QueueGroup: group,
+	})
+	if err != nil {
+		return fmt.Errorf("register the gateway service: %w", err)
+	}
+	// Requests in work are finished after ctx has ended, within their own bound.
+	serving := context.WithoutCancel(ctx)
+	s := g.bus.Subjects()
+	for _, e := range []struct {
+		name, subject string
+		serve         func(context.Context, call)
+	}{
+		{"submit", s.AllSubmit(), g.submit},
+		{"cancel", s.AllCancel(), g.cancel},
+		{"status", s.AllStatus(), g.status},
+		{"read", s.AllRead(), g.read},
+	} {
+		if err := svc.AddEndpoint(e.name, g.handler(serving, e.serve), micro.WithEndpointSubject(e.subject)); err != nil {
+			return errors.Join(fmt.Errorf("register endpoint %s: %w", e.name, err), svc.Stop())
+		}
+	}
+	<-ctx.Done()
+	err = svc.Stop()
+	g.work.Wait()
+	if err != nil {
+		return fmt.Errorf("stop the gateway service: %w", err)
+	}
+	return nil
+}
+
+// serviceVersion is v where micro takes it (it wants a semantic version).
+func serviceVersion(v string) string {
+	parts := 0
+	for _, c := range v {
+		if c == '.' {
+			parts++
+		}
+	}
+	if parts != 2 || v[0] < '0' || v[0] > '9' {
+		return "0.0.0"
+	}
+	return v
+}
+
+// handler gives each request a goroutine while there are free ones, and blocks
+// the endpoint while there are none.
+func (g *Gateway) handler(ctx context.Context, serve func(context.Context, call)) micro.Handler {
+	return micro.HandlerFunc(func(req micro.Request) {
+		g.slots <- struct{}{}
+		g.work.Go(func() {
+			defer func() { <-g.slots }()
+			ctx, cancel := context.WithTimeout(ctx, g.cfg.RequestTimeout)
+			defer cancel()
+			serve(ctx, call{g: g, req: req})
+		})
+	})
+}
+
+// call is one request in work.
+type call struct {
+	g   *Gateway
+	req micro.Request
+}
+
+// mayReply says that the tenant may be answered where the request asks for it.
+func (c call) mayReply(tenant string) bool {
+	if bad := c.g.cfg.Replies.Check(tenant, c.req.Reply()); bad != nil {
+		c.g.stats.repliesRefused.Add(1)
+		c.g.log.Warn().Str("tenant", tenant).Str("reason", bad.Message).Msg("reply subject refused, request not answered")
+		return false
+	}
+	return true
+}
+
+// fail answers that the request could not be served now.
+func (c call) fail(code int, err error) {
+	c.g.stats.failed.Add(1)
+	c.g.log.Warn().Err(err).Str("subject", c.req.Subject()).Msg("request not served")
+	if c.req.Reply() == "" {
+		return
+	}
+	if err := c.req.Error(strconv.Itoa(code), wire.Message("%v", err), nil); err != nil {
+		c.g.log.Warn().Err(err).Msg("answer not sent")
+	}
+}
+
+// answer sends v as JSON.
+func (c call) answer(v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		c.fail(500, err)
+		return
+	}
+	if err := c.req.Respond(body); err != nil {
+		c.g.log.Warn().Err(err).Msg("answer not sent")
+	}
+}
+
+// The codes of service errors, after HTTP's.
+const (
+	codeInvalid     = 400
+	codeConflict    = 409
+	codeUnavailable = 503
+	// codeUnknown says that the request may have been carried out.
+	codeUnknown = 504
+)
+
+func (g *Gateway) hasQueue(queue string) bool { return slices.Contains(g.cfg.Queues, queue) }

@@ -1,0 +1,179 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+// passed are the headers that a submitter may set on its job, beside its id.
+// Everything else is dropped: Nats-*, Status, Description and KV-Operation would
+// speak to the server and to other clients in the gateway's name.
+var passed = []string{"traceparent", "tracestate"} //nolint:gochecknoglobals // a constant list
+
+// submit takes one request: check, store in the queue, accept.
+func (g *Gateway) submit(ctx context.Context, c call) {
+	tenant, queue, err := g.bus.Subjects().ParseSubmit(c.req.Subject())
+	if err != nil {
+		// Without a tenant no reply can be judged.
+		g.stats.refused.Add(1)
+		g.log.Warn().Err(err).Msg("submit subject refused, request not answered")
+		return
+	}
+	if c.req.Reply() != "" && !c.mayReply(tenant) {
+		return
+	}
+	job := wire.Job{Tenant: tenant, Queue: queue}
+	body := c.req.Data()
+	bad := g.check(&job, nats.Header(c.req.Headers()), body)
+	if bad != nil {
+		c.refuse(job, bad)
+		return
+	}
+	switch err := g.enqueue(ctx, job, c, body); {
+	case err == nil:
+		g.stats.submitted.Add(1)
+		c.accept(job)
+	case errors.Is(err, bus.ErrAlreadyQueued):
+		c.queuedBefore(ctx, job, body)
+	case errors.Is(err, bus.ErrQueueFull):
+		c.fail(codeUnavailable, fmt.Errorf("queue %s is full, try again later: %w", queue, err))
+	case errors.Is(err, bus.ErrUnknown):
+		c.fail(codeUnknown, fmt.Errorf("job %s may have been accepted: %w", job.ID, err))
+	default:
+		c.fail(codeUnavailable, fmt.Errorf("not accepted, try again: %w", err))
+	}
+}
+
+// check refuses what no worker would run, and chooses the id.
+func (g *Gateway) check(job *wire.Job, h nats.Header, body []byte) *wire.Invalid {
+	ids := h.Values(wire.HeaderID)
+	switch {
+	case len(ids) == 0:
+		job.ID = ulid.Make().String()
+	case len(ids) > 1 || !wire.ValidToken(ids[0]):
+		return &wire.Invalid{Reason: wire.ReasonField, Field: wire.HeaderID, Message: "must be one value of 1 to 64 of A-Z a-z 0-9 _ -"}
+	default:
+		job.ID = ids[0]
+	}
+	if !g.hasQueue(job.Queue) {
+		return &wire.Invalid{Reason: wire.ReasonQueue, Field: "queue", Message: fmt.Sprintf("no queue %q here; there are %v", job.Queue, g.cfg.Queues)}
+	}
+	if len(h.Values(wire.HeaderReplyTo)) > 0 {
+		return &wire.Invalid{Reason: wire.ReasonReply, Field: wire.HeaderReplyTo, Message: "the reply subject of a submitted job is the request's own; leave the header out"}
+	}
+	r, bad := wire.DecodeRequest(body)
+	if bad != nil {
+		return bad
+	}
+	return g.checkProfile(r)
+}
+
+func (g *Gateway) checkProfile(r *wire.Request) *wire.Invalid {
+	if g.cfg.Profiles == nil {
+		return nil
+	}
+	name := r.Profile
+	if name == "" {
+		name = g.cfg.DefaultProfile
+	}
+	p, ok := g.cfg.Profiles[name]
+	if !ok {
+		return &wire.Invalid{Reason: wire.ReasonProfile, Field: "profile", Message: fmt.Sprintf("no profile %q here", name)}
+	}
+	_, bad := p.Resolve(r)
+	return bad
+}
+
+func (g *Gateway) enqueue(ctx context.Context, job wire.Job, c call, body []byte) error {
+	headers := map[string][]string{}
+	if reply := c.req.Reply(); reply != "" {
+		headers[wire.HeaderReplyTo] = []string{reply}
+	}
+	for _, name := range passed {
+		if v := c.req.Headers().Get(name); v != "" {
+			headers[name] = []string{v}
+		}
+	}
+	return g.bus.Enqueue(ctx, job, body, headers)
+}
+
+// queuedBefore answers a submission whose id waits in the queue already: an
+// honest repetition (the first answer was lost) is accepted again.
+func (c call) queuedBefore(ctx context.Context, job wire.Job, body []byte) {
+	g := c.g
+	there, err := g.bus.QueuedMessage(ctx, job.Tenant, job.ID)
+	switch {
+	case errors.Is(err, bus.ErrNotQueued): // it was taken a moment ago
+		c.fail(codeUnavailable, errors.New("a job with this id was just taken from the queue; ask its status"))
+		return
+	case err != nil:
+		c.fail(codeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
+		return
+	}
+	was, errWas := wire.Digest(there.Job.Queue, there.Body)
+	is, errIs := wire.Digest(job.Queue, body)
+	if err := errors.Join(errWas, errIs); err != nil {
+		c.fail(codeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
+		return
+	}
+	reply, bad := wire.ReplyHeader(there.Headers)
+	switch {
+	case was != is:
+		c.refuse(job, &wire.Invalid{Reason: wire.ReasonIDConflict, Field: wire.HeaderID, Message: "another request waits in the queue under this id"})
+	case bad != nil || reply != c.req.Reply():
+		c.refuse(job, &wire.Invalid{Reason: wire.ReasonIDConflict, Field: wire.HeaderID, Message: "this request waits in the queue already, with another reply subject; follow it by its id (status, tail)"})
+	default:
+		c.accept(job)
+	}
+}
+
+func (c call) accept(job wire.Job) {
+	if c.req.Reply() == "" {
+		return
+	}
+	body, err := wire.EncodeAccepted(&wire.Accepted{V: wire.Version, Tenant: job.Tenant, Queue: job.Queue, ID: job.ID})
+	if err != nil {
+		c.fail(codeUnknown, err)
+		return
+	}
+	ev := wire.Event{Type: wire.EventAccepted, Job: job.Key()}
+	if err := c.req.Respond(body, micro.WithHeaders(micro.Headers(ev.Headers()))); err != nil {
+		c.g.log.Warn().Err(err).Msg("answer not sent")
+	}
+}
+
+// refuse answers with a result that nothing will follow, as a service error too,
+// and the end of the stream.
+func (c call) refuse(job wire.Job, bad *wire.Invalid) {
+	g := c.g
+	g.stats.refused.Add(1)
+	g.log.Info().Str("tenant", job.Tenant).Str("job", job.ID).Str("reason", string(bad.Reason)).Msg("request refused")
+	if c.req.Reply() == "" {
+		return
+	}
+	r := wire.Result{
+		V: wire.Version, Tenant: job.Tenant, ID: job.ID, Queue: job.Queue, Outcome: wire.InvalidJob, Reason: bad.Reason,
+		Message: wire.Message("%v", bad), StartState: wire.StartNo, Worker: g.cfg.Worker,
+	}
+	body, err := wire.EncodeResult(&r)
+	if err != nil {
+		c.fail(codeInvalid, bad)
+		return
+	}
+	ev := wire.Event{Type: wire.EventResult, Job: job.Key(), Seq: 1}
+	err = c.req.Error(strconv.Itoa(codeInvalid), r.Message, body, micro.WithHeaders(micro.Headers(ev.Headers())))
+	end := nats.NewMsg(c.req.Reply())
+	end.Header = wire.Event{Type: wire.EventEnd, Job: job.Key()}.Headers()
+	if err := errors.Join(err, g.nc.PublishMsg(end)); err != nil {
+		g.log.Warn().Err(err).Msg("answer not sent")
+	}
+}
