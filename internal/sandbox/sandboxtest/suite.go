@@ -1,0 +1,292 @@
+package sandboxtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/sandbox"
+)
+
+// Harness is what the suite needs to know of a provider.
+type Harness struct {
+	// New makes a provider for one test. The suite closes it.
+	New func(t *testing.T) sandbox.Provider
+	// Command is the argv of a program that does ops, in their order, and then
+	// exits with 0.
+	Command func(ops ...Op) []string
+	// Env is put before each process's own environment (PATH).
+	Env []string
+	// Spec is the template of every sandbox; the suite sets Lease.
+	Spec sandbox.Spec
+	// Limits of every process.
+	Limits sandbox.Limits
+	// Cwd is a directory inside that is not the workspace.
+	Cwd string
+	// StartErrors are processes that cannot be executed, by their reason. At
+	// least StartNotFound.
+	StartErrors map[sandbox.StartReason]sandbox.Process
+	// Break ends or spoils a sandbox from outside, so that it is lost. Nil leaves
+	// the test of Lost out.
+	Break func(t *testing.T, sb sandbox.Sandbox)
+}
+
+const (
+	// patience is how long a test waits for what has to happen soon; a shared
+	// machine under the race detector needs much of it.
+	patience = 30 * time.Second
+	// soon bounds calls whose context has ended.
+	soon = 10 * time.Second
+	// never is how long a test watches that something does not happen.
+	never = 150 * time.Millisecond
+	// long is the sleep of programs that have to be ended.
+	long = time.Hour
+)
+
+// Run runs the suite, each test in a provider of its own.
+func Run(t *testing.T, h Harness) {
+	require.NotNil(t, h.New)
+	require.NotNil(t, h.Command)
+	require.NotEmpty(t, h.Cwd)
+	require.Contains(t, h.StartErrors, sandbox.StartNotFound)
+	for _, group := range []struct {
+		name  string
+		tests []namedTest
+	}{
+		{"Life", lifeTests()}, {"Start", startTests()}, {"Process", processTests()}, {"Output", outputTests()},
+		{"End", endTests()}, {"Context", contextTests()}, {"Reset", resetTests()}, {"Lost", lostTests()},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			for _, test := range group.tests {
+				t.Run(test.name, func(t *testing.T) { test.run(t, setup(t, h)) })
+			}
+		})
+	}
+}
+
+type namedTest struct {
+	name string
+	run  func(t *testing.T, s *suite)
+}
+
+// suite is one test's provider.
+type suite struct {
+	Harness
+	p sandbox.Provider
+}
+
+func setup(t *testing.T, h Harness) *suite {
+	s := &suite{Harness: h}
+	// The environment of the test stands for the worker's.
+	t.Setenv("SANDBOXTEST_WORKER_SECRET", "leaked")
+	s.p = h.New(t)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		left, err := s.p.Inventory(ctx)
+		require.NoError(t, err)
+		require.Empty(t, left, "sandboxes are left")
+		require.NoError(t, s.p.Close())
+		require.NoError(t, s.p.Close(), "Close again")
+	})
+	return s
+}
+
+// ctx is a context that outlasts everything that has to happen.
+func (s *suite) ctx(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (s *suite) spec() sandbox.Spec {
+	spec := s.Spec
+	spec.Lease = rand.Text()
+	return spec
+}
+
+// create makes a sandbox that is destroyed, with proof, when the test ends.
+func (s *suite) create(t *testing.T) sandbox.Sandbox {
+	t.Helper()
+	sb, err := s.p.Create(s.ctx(t), s.spec())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		proof, err := sb.Destroy(ctx)
+		require.NoError(t, err)
+		requireProven(t, proof)
+	})
+	return sb
+}
+
+func (s *suite) process(ops ...Op) sandbox.Process {
+	return sandbox.Process{Argv: s.Command(ops...), Env: s.Env, Limits: s.Limits}
+}
+
+// start prepares and opens a program.
+func (s *suite) start(t *testing.T, sb sandbox.Sandbox, sink sandbox.Sink, ops ...Op) sandbox.Run {
+	t.Helper()
+	return s.startProcess(t, sb, sink, s.process(ops...))
+}
+
+func (s *suite) startProcess(t *testing.T, sb sandbox.Sandbox, sink sandbox.Sink, p sandbox.Process) sandbox.Run {
+	t.Helper()
+	run, err := sb.Prepare(s.ctx(t), p, sink)
+	require.NoError(t, err)
+	require.NoError(t, run.Open(s.ctx(t)))
+	return run
+}
+
+// wait waits for a proven end.
+func (s *suite) wait(t *testing.T, run sandbox.Run) sandbox.End {
+	t.Helper()
+	end, err := run.Wait(s.ctx(t))
+	require.NoError(t, err)
+	requireProven(t, end.Proof)
+	require.False(t, end.ProvenAt.IsZero(), "ProvenAt")
+	return end
+}
+
+// run runs a program to its end and returns its output.
+func (s *suite) run(t *testing.T, sb sandbox.Sandbox, p sandbox.Process) (sandbox.End, string, string) {
+	t.Helper()
+	sink := &Sink{}
+	end := s.wait(t, s.startProcess(t, sb, sink, p))
+	return end, sink.String(sandbox.Stdout), sink.String(sandbox.Stderr)
+}
+
+// listed says whether the inventory has the sandbox.
+func (s *suite) listed(t *testing.T, lease string) bool {
+	t.Helper()
+	handles, err := s.p.Inventory(s.ctx(t))
+	require.NoError(t, err)
+	for _, h := range handles {
+		require.Equal(t, s.p.Name(), h.Provider)
+		require.Equal(t, s.p.Capabilities().Host, h.Host)
+		if h.Lease == lease {
+			return true
+		}
+	}
+	return false
+}
+
+func requireProven(t *testing.T, proof sandbox.Proof) {
+	t.Helper()
+	require.True(t, proof.Proven, "the end is not proven: %+v", proof.Evidence)
+	require.NotEmpty(t, proof.Evidence, "proof without evidence")
+	for _, e := range proof.Evidence {
+		require.NotEmpty(t, e.Kind)
+	}
+}
+
+// prompt runs f and fails if it takes longer than soon.
+func prompt(t *testing.T, what string, f func()) {
+	t.Helper()
+	begin := time.Now()
+	f()
+	require.Less(t, time.Since(begin), soon, what)
+}
+
+// Sink keeps what it gets. It checks that pieces are neither empty nor too large
+// and that a stream is written by one goroutine at a time.
+type Sink struct {
+	// Hold, when not nil, holds every Write back until it is closed.
+	Hold chan struct{}
+	// Fail makes every Write of this stream fail.
+	Fail sandbox.Stream
+
+	mu      sync.Mutex
+	data    [3]bytes.Buffer
+	writing [3]bool
+	calls   [3]int
+	faults  []string
+}
+
+// errRefused is what a failing Sink answers.
+var errRefused = errors.New("the sink takes no more")
+
+// Write implements sandbox.Sink.
+func (s *Sink) Write(stream sandbox.Stream, p []byte) error {
+	if stream != sandbox.Stdout && stream != sandbox.Stderr {
+		s.fault("a stream that is neither stdout nor stderr")
+		return nil
+	}
+	if !s.enter(stream, len(p)) {
+		return errRefused
+	}
+	if s.Hold != nil {
+		<-s.Hold
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writing[stream] = false
+	if s.Fail == stream {
+		return errRefused
+	}
+	s.data[stream].Write(p)
+	return nil
+}
+
+func (s *Sink) enter(stream sandbox.Stream, n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls[stream]++
+	switch {
+	case s.writing[stream]:
+		s.faults = append(s.faults, "two writes of a stream at once")
+		return false
+	case n == 0:
+		s.faults = append(s.faults, "an empty piece")
+	case n > 256<<10:
+		s.faults = append(s.faults, "a piece over 256 KiB")
+	}
+	s.writing[stream] = true
+	return true
+}
+
+func (s *Sink) fault(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, text)
+}
+
+// String is what the stream got so far.
+func (s *Sink) String(stream sandbox.Stream) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data[stream].String()
+}
+
+// Calls counts the writes of the stream, refused ones included.
+func (s *Sink) Calls(stream sandbox.Stream) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[stream]
+}
+
+// Faults are the rules that the provider broke.
+func (s *Sink) Faults() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults
+}
+
+// endless is a standard input that never ends.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+var _ io.Reader = endless{}
