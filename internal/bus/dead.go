@@ -1,0 +1,127 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+// MaxList bounds a listing; a longer one is cut and says so (ErrTruncated).
+const MaxList = 10_000
+
+// listParallel is how many reads a listing keeps in flight: enough to hide the
+// round trip, too few to weigh on the leader.
+const listParallel = 16
+
+// DeadLetters are the job messages that could not be run.
+type DeadLetters struct{ bus *Bus }
+
+// Dead are the dead letters.
+func (b *Bus) Dead() *DeadLetters { return &DeadLetters{bus: b} }
+
+// StoredDeadLetter is a dead letter as it stands at the leader.
+type StoredDeadLetter struct {
+	Letter wire.DeadLetter
+	Seq    uint64
+	Time   time.Time
+}
+
+// Put stores a dead letter, acknowledged; one per job subject, the newest stays.
+// A body that does not fit into one message is cut and marked (BodyCut). Errors:
+// ErrStreamFull, ErrNoStream, ErrUnknown (putting it again is safe).
+func (d *DeadLetters) Put(ctx context.Context, letter wire.DeadLetter) error {
+	job := wire.Job{Tenant: letter.Tenant, Queue: letter.Queue, ID: letter.ID}
+	w := write{subject: d.bus.subjects.Dead(job), stream: d.bus.streams.Dead}
+	for {
+		data, err := wire.EncodeDeadLetter(&letter)
+		if err != nil {
+			return fmt.Errorf("dead letter of %s: %w", job.Key(), err)
+		}
+		w.data = data
+		_, err = d.bus.publish(ctx, w)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, ErrRecordTooBig) || len(letter.Body) == 0 && letter.Headers == nil {
+			return err
+		}
+		// Half at a time ends after some twenty rounds at most; headers go last.
+		if len(letter.Body) > 0 {
+			letter.Body, letter.BodyCut = letter.Body[:len(letter.Body)/2], true
+		} else {
+			letter.Headers = nil
+		}
+	}
+}
+
+// Get reads the dead letter of one job; ErrNoRecord when there is none.
+func (d *DeadLetters) Get(ctx context.Context, job wire.Job) (*StoredDeadLetter, error) {
+	subject := d.bus.subjects.Dead(job)
+	if subject == "" {
+		return nil, fmt.Errorf("dead letter of %q.%q.%q: not a valid token", job.Tenant, job.Queue, job.ID)
+	}
+	return d.get(ctx, subject)
+}
+
+func (d *DeadLetters) get(ctx context.Context, subject string) (*StoredDeadLetter, error) {
+	m, err := d.bus.leaderGet(ctx, d.bus.streams.Dead, getQuery{Last: subject})
+	if err != nil {
+		return nil, err
+	}
+	letter, err := wire.DecodeDeadLetter(m.Data)
+	if err != nil {
+		return nil, fmt.Errorf("dead letter %s: %w", subject, err)
+	}
+	return &StoredDeadLetter{Letter: *letter, Seq: m.Seq, Time: m.Time}, nil
+}
+
+// List reads all dead letters, oldest first, at most MaxList (ErrTruncated
+// beside them when there are more). One that cannot be read is an error beside
+// the others.
+func (d *DeadLetters) List(ctx context.Context) ([]StoredDeadLetter, error) {
+	list, err := listRecords(ctx, d.bus, d.bus.streams.Dead, d.bus.subjects.AllDead(), d.get)
+	sort.Slice(list, func(i, j int) bool { return list[i].Seq < list[j].Seq })
+	return list, err
+}
+
+// listRecords lists a stream's subjects and reads each from the leader. One that
+// disappears in between is left out.
+func listRecords[T any](ctx context.Context, b *Bus, stream, filter string, get func(context.Context, string) (*T, error)) ([]T, error) {
+	subjects, truncated, err := b.subjectList(ctx, stream, filter, MaxList)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", filter, err)
+	}
+	found := make([]*T, len(subjects))
+	broken := make([]error, len(subjects))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i, subject := range subjects {
+		group.Go(func() error {
+			record, err := get(ctx, subject)
+			if err == nil {
+				found[i] = record
+			} else if !errors.Is(err, ErrNoRecord) {
+				broken[i] = err
+			}
+			return context.Cause(ctx)
+		})
+	}
+	waitErr := group.Wait()
+	list := make([]T, 0, len(subjects))
+	for _, record := range found {
+		if record != nil {
+			list = append(list, *record)
+		}
+	}
+	err = errors.Join(append(broken, waitErr)...)
+	if truncated {
+		err = errors.Join(err, fmt.Errorf("list %s: %w (%d)", filter, ErrTruncated, MaxList))
+	}
+	return list, err
+}

@@ -1,0 +1,203 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+const (
+	// AnyHost makes a reaper consumer for all hosts of a provider.
+	AnyHost = "*"
+
+	// reaperAckWait is how long a reaper may be silent about a delivery.
+	reaperAckWait = 60 * time.Second
+	// reaperMaxAckPending is far above any number of quarantined leases, because
+	// delayed naks count in it and must never block others.
+	reaperMaxAckPending = 1 << 16
+	// maxFetch bounds one Fetch.
+	maxFetch = 256
+	// fetchExpires is the longest wait of one pull request at the server.
+	fetchExpires = 5 * time.Second
+)
+
+// ReaperQueue delivers the quarantine records of one provider and host, each
+// change of a record as a delivery of its own, until they are acknowledged.
+type ReaperQueue struct {
+	bus      *Bus
+	consumer string
+	inbox    string
+	sub      *nats.Subscription
+
+	mu   sync.Mutex // one Fetch at a time
+	next uint64
+}
+
+// ReaperConsumerName is the durable name for a provider and host.
+func ReaperConsumerName(provider, host string) string {
+	if host == AnyHost {
+		host = "all"
+	}
+	return "reaper-" + provider + "-" + host
+}
+
+// EnsureReaper makes the durable consumer for a provider's records on one host
+// (AnyHost: on all) where it is missing or has other settings, and opens it.
+// Several reapers may share it. Close ends it; the consumer stays.
+func (b *Bus) EnsureReaper(ctx context.Context, provider, host string) (*ReaperQueue, error) {
+	filter := b.subjects.HostQuarantine(provider, host)
+	if filter == "" || provider == "*" {
+		return nil, fmt.Errorf("reaper of %q on %q: not a valid token", provider, host)
+	}
+	name := ReaperConsumerName(provider, host)
+	_, err := b.js.CreateOrUpdateConsumer(ctx, b.streams.Ledger, jetstream.ConsumerConfig{
+		Name: name, Durable: name, Description: "Sallyport: reaper",
+		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy, ReplayPolicy: jetstream.ReplayInstantPolicy,
+		FilterSubject: filter, AckWait: reaperAckWait, MaxDeliver: -1,
+		MaxAckPending: reaperMaxAckPending, MaxWaiting: minMaxWaiting,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s on %s: %w", name, b.streams.Ledger, err)
+	}
+	q := &ReaperQueue{bus: b, consumer: name, inbox: b.control.NewInbox()}
+	if q.sub, err = b.control.SubscribeSync(q.inbox + ".*"); err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", name, err)
+	}
+	return q, nil
+}
+
+// Delivery is one delivered quarantine record.
+type Delivery struct {
+	// Subject of the record.
+	Subject string
+	// Record is what was delivered; read the current one (Quarantines.Get)
+	// before acting on it. It is empty when Err is set.
+	Record wire.Quarantine
+	// Err says why the record cannot be read.
+	Err error
+	// Seq is the delivered record's stream sequence, what Resolve expects.
+	Seq uint64
+	// Time is the server's time of the record.
+	Time time.Time
+	// Deliveries counts from 1; it is a hint and may start again.
+	Deliveries int
+
+	bus   *Bus
+	reply string
+}
+
+// Fetch waits up to wait (1 ms to 5 s) for up to limit deliveries (1 to 256).
+// None is no error. A message that is on its way when ctx ends comes with the
+// next Fetch.
+func (q *ReaperQueue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]*Delivery, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	limit = max(1, min(limit, maxFetch))
+	wait = max(time.Millisecond, min(wait, fetchExpires))
+	q.next++
+	id := strconv.FormatUint(q.next, 36)
+	request := fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, limit, wait.Nanoseconds())
+	endpoint := q.bus.api + ".CONSUMER.MSG.NEXT." + q.bus.streams.Ledger + "." + q.consumer
+	if err := q.bus.control.PublishRequest(endpoint, q.inbox+"."+id, request); err != nil {
+		return nil, fmt.Errorf("pull from %s: %w", q.consumer, err)
+	}
+	// The server ends the request at its expiry; a second more is for the way.
+	ctx, cancel := context.WithTimeout(ctx, wait+time.Second)
+	defer cancel()
+	var list []*Delivery
+	for len(list) < limit {
+		msg, err := q.sub.NextMsgWithContext(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return list, nil
+		}
+		if err != nil {
+			return list, fmt.Errorf("pull from %s: %w", q.consumer, err)
+		}
+		if strings.HasPrefix(msg.Reply, "$JS.ACK.") {
+			list = append(list, q.delivery(msg))
+			continue
+		}
+		if !strings.HasSuffix(msg.Subject, "."+id) {
+			continue // about an earlier request
+		}
+		done, err := endOfPull(msg)
+		if done || err != nil {
+			if err != nil {
+				err = fmt.Errorf("pull from %s: %w", q.consumer, err)
+			}
+			return list, err
+		}
+	}
+	return list, nil
+}
+
+// endOfPull reads a status message of our request.
+func endOfPull(msg *nats.Msg) (done bool, err error) {
+	switch status := msg.Header.Get("Status"); status {
+	case "100":
+		return false, nil
+	case "404", "408":
+		return true, nil
+	case "503":
+		return true, fmt.Errorf("%w: the consumer is gone or has no leader", ErrNoStream)
+	default:
+		return true, fmt.Errorf("server answered %s %s", status, msg.Header.Get("Description"))
+	}
+}
+
+func (q *ReaperQueue) delivery(msg *nats.Msg) *Delivery {
+	d := &Delivery{Subject: msg.Subject, bus: q.bus, reply: msg.Reply}
+	if meta, err := msg.Metadata(); err == nil {
+		d.Seq, d.Time, d.Deliveries = meta.Sequence.Stream, meta.Timestamp, int(meta.NumDelivered)
+	} else {
+		d.Err = fmt.Errorf("quarantine %s: %w", msg.Subject, err)
+		return d
+	}
+	rec, err := wire.DecodeQuarantine(msg.Data)
+	if err != nil {
+		d.Err = fmt.Errorf("quarantine %s: %w", msg.Subject, err)
+		return d
+	}
+	d.Record = *rec
+	return d
+}
+
+// Close stops receiving. What was delivered and not acknowledged comes again
+// after the ack wait.
+func (q *ReaperQueue) Close() error {
+	if err := q.sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrBadSubscription) {
+		return fmt.Errorf("consumer %s: %w", q.consumer, err)
+	}
+	return nil
+}
+
+// Ack settles the delivery and waits for the server's confirmation.
+func (d *Delivery) Ack(ctx context.Context) error { return d.answer(ctx, "+ACK") }
+
+// InProgress starts the delivery's ack wait anew, confirmed.
+func (d *Delivery) InProgress(ctx context.Context) error { return d.answer(ctx, "+WPI") }
+
+// NakDelay asks for the record again after delay (rounded up to 1 ms),
+// confirmed.
+func (d *Delivery) NakDelay(ctx context.Context, delay time.Duration) error {
+	delay = max(time.Millisecond, delay)
+	return d.answer(ctx, `-NAK {"delay":`+strconv.FormatInt(delay.Nanoseconds(), 10)+`}`)
+}
+
+func (d *Delivery) answer(ctx context.Context, word string) error {
+	ctx, cancel := context.WithTimeout(ctx, d.bus.timeout)
+	defer cancel()
+	if _, err := d.bus.control.RequestWithContext(ctx, d.reply, []byte(word)); err != nil {
+		return fmt.Errorf("%s for %s: %w", word, d.Subject, err)
+	}
+	return nil
+}
