@@ -1,0 +1,6 @@
+//go:build race
+
+package integration
+
+// raceEnabled builds the services with the race detector too.
+const raceEnabled = true
