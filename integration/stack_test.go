@@ -349,3 +349,13 @@ func freePort(t *testing.T) string {
 func ptr[T any](v T) *T { return &v }
 
 func id(format string, args ...any) string { return fmt.Sprintf(format, args...) }
+
+// gateway starts a gateway and waits until it serves.
+func (s *stack) gateway() *service {
+	s.t.Helper()
+	port := freePort(s.t)
+	g := s.start("gateway", "--server", s.url, "--config", s.config, "--state-dir", filepath.Join(s.dir, "gateway"), "--http", port)
+	g.http = port
+	g.waitReady()
+	return g
+}
