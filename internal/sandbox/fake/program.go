@@ -323,6 +323,11 @@ func (r *run) settle(exit *sandbox.Exit) {
 
 // prove waits until the end of the tree is proven, or can never be.
 func (r *run) prove(never bool) sandbox.Proof {
+	select {
+	case <-r.box.resident.gone:
+		return proof(sandbox.EvidenceNotFound, "the sandbox is gone")
+	default:
+	}
 	var due <-chan time.Time
 	if !never {
 		timer := time.NewTimer(r.script.delay["wait"])
