@@ -42,8 +42,8 @@ const (
 // QueuePlan is one queue.
 type QueuePlan struct {
 	Name string
-	// Concurrency bounds how many jobs of this queue run at a time over the whole
-	// fleet; 0 means 2 × FleetSlots, which never holds anything back.
+	// Concurrency is how many of this queue's jobs one worker runs at a time; 0
+	// means as many as it has slots.
 	Concurrency int
 }
 
@@ -234,10 +234,8 @@ func (c *PlanConfig) workers(n StreamNames) jetstream.StreamConfig {
 func (c *PlanConfig) consumers(s wire.Subjects) []jetstream.ConsumerConfig {
 	list := make([]jetstream.ConsumerConfig, 0, len(c.Queues))
 	for _, q := range c.Queues {
-		pending := q.Concurrency
-		if pending == 0 {
-			pending = max(2*c.FleetSlots, minMaxAckPending)
-		}
+		// Delayed naks count in it too, hence twice what can run.
+		pending := max(minMaxAckPending, 2*c.FleetSlots, 2*c.Workers*q.Concurrency)
 		list = append(list, jetstream.ConsumerConfig{
 			Name: ConsumerName(q.Name), Durable: ConsumerName(q.Name), Description: "Sallyport: workers of queue " + q.Name,
 			DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy, ReplayPolicy: jetstream.ReplayInstantPolicy,

@@ -27,20 +27,21 @@ const accountInfoTimeout = 2 * time.Second
 
 // JetStream API error codes (nats-server, server/errors.json).
 const (
-	codeNotFound           = 10037
-	codeStreamNotFound     = 10059
-	codeConsumerNotFound   = 10014
-	codeNotEnabled         = 10076
-	codeNotEnabledAccount  = 10039
-	codeWrongLastSeq       = 10071
-	codeWrongLastSeqConst  = 10164
-	codeStoreFailed        = 10077
-	codeMessageTooBig      = 10054
-	codeHeaderTooBig       = 10097
-	codeStorageExceeded    = 10047
-	codeInsufficient       = 10023
-	codeMaxStreamMessages  = 10079
-	codeExpectedStreamName = 10060
+	codeConsumerNotFound  = 10014
+	codeInsufficient      = 10023
+	codeNotFound          = 10037
+	codeNotEnabledAccount = 10039
+	codeStorageExceeded   = 10047
+	codeMessageTooBig     = 10054
+	codeStreamNotFound    = 10059
+	codeSubjectOverlap    = 10065
+	codeWrongLastSeq      = 10071
+	codeNotEnabled        = 10076
+	codeStoreFailed       = 10077
+	codeHeaderTooBig      = 10097
+	codeUnfilteredTaken   = 10099
+	codeFilterTaken       = 10100
+	codeWrongLastSeqConst = 10164
 )
 
 func checkServer(ctx context.Context, nc *nats.Conn, api, name string) error {
