@@ -33,7 +33,6 @@ type counters struct {
 	usage, peak, oom           *gauge
 	pids, pidsPeak, pidsEvents *gauge
 	events                     *gauge
-	tasks                      []*gauge
 }
 
 // sample is one look at the counters.
@@ -87,16 +86,8 @@ func (g *gauge) keyed(buf []byte, key string) (int64, error) {
 // peaks back and notes the counters. What an earlier job left in memory is freed
 // first where it is much.
 func (l *Lease) Begin() error {
-	if l.counters.usage != nil {
-		usage, err := l.counters.usage.number(l.buf[:])
-		if err != nil {
-			return err
-		}
-		if usage > l.group.reclaimAbove {
-			if err := l.reclaim(); err != nil {
-				return err
-			}
-		}
+	if err := l.reclaimLeftovers(); err != nil {
+		return err
 	}
 	if l.group.features.peakReset && l.counters.peak != nil {
 		if err := l.counters.peak.file.Reset(); err != nil {
@@ -221,6 +212,20 @@ func (l *Lease) cpuTime() (user, system time.Duration, err error) {
 	return -1, -1, nil
 }
 
+func (l *Lease) reclaimLeftovers() error {
+	if l.counters.usage == nil || l.applied.MemoryBytes == 0 {
+		return nil
+	}
+	usage, err := l.counters.usage.number(l.buf[:])
+	if err != nil {
+		return err
+	}
+	if usage <= max(reclaimFloorBytes, l.applied.MemoryBytes/100*l.group.reclaimPercent) {
+		return nil
+	}
+	return l.reclaim()
+}
+
 // reclaim frees what the ended jobs of this lease left in memory. What cannot be
 // freed (files in memory that are still there) stays.
 func (l *Lease) reclaim() error {
@@ -280,32 +285,14 @@ func (l *Lease) openCounters() error {
 		}
 		*it.to = &gauge{name: l.job(it.branch, it.name), file: counter}
 	}
-	return l.openTasks()
-}
-
-// openTasks opens the lists of tasks, where nothing better tells that the leaf is
-// empty.
-func (l *Lease) openTasks() error {
-	if l.counters.events != nil || l.counters.pids != nil {
-		return nil
-	}
-	for _, b := range l.group.branches {
-		name := l.job(b, files(b.version).attach)
-		counter, err := l.group.fs.OpenCounter(name, false)
-		if err != nil {
-			return err
-		}
-		l.counters.tasks = append(l.counters.tasks, &gauge{name: name, file: counter})
-	}
 	return nil
 }
 
 func (c *counters) close() error {
 	var errs []error
-	all := append([]*gauge{
+	for _, g := range []*gauge{
 		c.cpu, c.acctUsage, c.acctSystem, c.usage, c.peak, c.oom, c.pids, c.pidsPeak, c.pidsEvents, c.events,
-	}, c.tasks...)
-	for _, g := range all {
+	} {
 		if g == nil {
 			continue
 		}

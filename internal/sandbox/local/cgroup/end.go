@@ -1,8 +1,8 @@
 package cgroup
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -32,16 +32,30 @@ func (l *Lease) Empty() (empty bool, detail string, err error) {
 		empty = empty && tasks == 0
 		seen = append(seen, fmt.Sprintf("pids %d", tasks))
 	}
-	for _, c := range l.counters.tasks {
-		list, err := c.read(buf[:])
+	if len(seen) == 0 {
+		return l.nothingListed()
+	}
+	return empty, strings.Join(seen, ", "), nil
+}
+
+// nothingListed looks into the lists of tasks, where the kernel has nothing better.
+// They are opened anew for every look: the kernel keeps the list of an open v1 file
+// for up to a second (kernel/cgroup/cgroup-v1.c, pidlists), and an old list proves
+// nothing.
+func (l *Lease) nothingListed() (empty bool, detail string, err error) {
+	var seen []string
+	empty = true
+	for _, leaf := range l.nest.leaves {
+		list, err := l.nest.fs.ReadFile(path.Join(leaf.dir, tasksFile))
+		if gone(err) {
+			err = fmt.Errorf("%w: %w", ErrGone, err)
+		}
 		if err != nil {
 			return false, "", fmt.Errorf("look into control group: %w", err)
 		}
-		empty = empty && len(list) == 0
-		seen = append(seen, fmt.Sprintf("%s empty: %t", c.name, len(list) == 0))
-	}
-	if len(seen) == 0 {
-		return false, "", errors.New("look into control group: it has no file that tells")
+		tasks := bytes.Count(list, []byte("\n"))
+		empty = empty && tasks == 0
+		seen = append(seen, fmt.Sprintf("%s %d", path.Join(leaf.dir, tasksFile), tasks))
 	}
 	return empty, strings.Join(seen, ", "), nil
 }

@@ -150,14 +150,15 @@ func (c *osCounter) Close() error {
 func (c *osCounter) do(name string, op func(fd int) (int, error)) (int, error) {
 	conn, err := c.file.SyscallConn()
 	if err != nil {
-		return 0, fmt.Errorf("counter: %w", err)
+		return 0, &fs.PathError{Op: name, Path: c.file.Name(), Err: err}
 	}
 	var n int
 	var opErr error
 	if err := conn.Control(func(fd uintptr) {
 		n, opErr = ignoringEINTR(func() (int, error) { return op(int(fd)) })
 	}); err != nil {
-		return 0, fmt.Errorf("counter %s: %w", c.file.Name(), err)
+		// Control fails for no other reason.
+		return 0, &fs.PathError{Op: name, Path: c.file.Name(), Err: fs.ErrClosed}
 	}
 	if opErr != nil {
 		return 0, &fs.PathError{Op: name, Path: c.file.Name(), Err: opErr}

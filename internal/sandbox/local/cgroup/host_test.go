@@ -1,0 +1,415 @@
+package cgroup_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/sandbox/local/cgroup"
+)
+
+// The tests below run on this host's own control groups. What it cannot do is
+// named by its report, and the test says so instead of looking the other way.
+
+// views are the host as it is, and as it would be with less.
+func views() map[string]cgroup.FS {
+	return map[string]cgroup.FS{
+		"as it is":              cgroup.OS{},
+		"without a v2 tree":     lessFS{hide: []string{" cgroup2 "}},
+		"v1 memory and cpu":     lessFS{hide: []string{" cgroup2 ", ",pids"}},
+		"v2 tree and no limits": lessFS{hide: []string{" - cgroup cgroup "}},
+	}
+}
+
+// lessFS hides mounts.
+type lessFS struct {
+	cgroup.OS
+	hide []string
+}
+
+func (f lessFS) ReadFile(name string) ([]byte, error) {
+	data, err := f.OS.ReadFile(name)
+	if name != "/proc/self/mountinfo" {
+		return data, err
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(string(data)) {
+		hidden := false
+		for _, piece := range f.hide {
+			hidden = hidden || strings.Contains(line, piece)
+		}
+		if !hidden {
+			kept.WriteString(line)
+		}
+	}
+	return []byte(kept.String()), err
+}
+
+// onHost opens a group of its own for the test, in each view.
+func onHost(t *testing.T, test func(t *testing.T, g *cgroup.Group, report cgroup.Report)) {
+	t.Helper()
+	for name, view := range views() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hash := sha256.Sum256([]byte(t.Name()))
+			g, report := cgroup.Open(cgroup.Config{Instance: fmt.Sprintf("test-%d-%x", os.Getpid(), hash[:8]), FS: view})
+			if g == nil {
+				require.NotEmpty(t, report.Proof.Why)
+				t.Logf("this host has no control groups for this test: %s", report)
+				return
+			}
+			t.Cleanup(func() { require.NoError(t, g.Close(cleanup(t))) })
+			test(t, g, report)
+		})
+	}
+}
+
+// enforced says whether the host can do what the test is about, and if not, why.
+func enforced(t *testing.T, finding cgroup.Finding) bool {
+	t.Helper()
+	if !finding.OK {
+		require.NotEmpty(t, finding.Why)
+		t.Logf("not enforced in this view: %s", finding.Why)
+	}
+	return finding.OK
+}
+
+func cleanup(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// start runs a shell script in the lease's job leaf; it enters before it does
+// anything else, as the stub does.
+func start(t *testing.T, l *cgroup.Lease, script string) *exec.Cmd {
+	t.Helper()
+	var enter strings.Builder
+	for i := range l.JobFiles() {
+		fmt.Fprintf(&enter, "echo 0 >&%d || exit 99; ", 3+i)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", enter.String()+script)
+	cmd.ExtraFiles = l.JobFiles()
+	require.NoError(t, cmd.Start())
+	return cmd
+}
+
+func newLease(t *testing.T, g *cgroup.Group, limits cgroup.Limits) *cgroup.Lease {
+	t.Helper()
+	l, err := g.NewLease("lease", limits)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx := cleanup(t)
+		require.NoError(t, l.Kill())
+		require.NoError(t, l.Remove(ctx))
+	})
+	require.NoError(t, l.Begin())
+	return l
+}
+
+func requireEmpty(t *testing.T, l *cgroup.Lease) {
+	t.Helper()
+	_, err := l.WaitEmpty(cleanup(t))
+	require.NoError(t, err)
+}
+
+func TestHostEndOfAJob(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		require.True(t, report.Proof.OK)
+		l := newLease(t, g, cgroup.Limits{})
+		empty, _, err := l.Empty()
+		require.NoError(t, err)
+		require.True(t, empty)
+
+		// A daemon outlives the leader, in a session of its own.
+		cmd := start(t, l, "setsid sleep 1000 >/dev/null 2>&1 & exit 7")
+		require.ErrorContains(t, cmd.Wait(), "exit status 7")
+		empty, detail, err := l.Empty()
+		require.NoError(t, err)
+		require.False(t, empty, detail)
+		require.ErrorIs(t, l.Remove(short(t)), syscall.EBUSY)
+
+		require.NoError(t, l.KillJob())
+		requireEmpty(t, l)
+	})
+}
+
+func TestHostKillsWhatForksAllTheTime(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		limits := cgroup.Limits{}
+		if report.Pids.OK {
+			limits.Pids = 40
+		}
+		l := newLease(t, g, limits)
+		cmd := start(t, l, `f() { (sleep 0.01; f) & (sleep 0.02) & }; f; f; echo; exec sleep 1000`)
+		require.Eventually(t, func() bool {
+			empty, _, err := l.Empty()
+			return err == nil && !empty
+		}, 10*time.Second, time.Millisecond)
+		require.NoError(t, l.Kill())
+		require.Error(t, cmd.Wait())
+		requireEmpty(t, l)
+	})
+}
+
+func TestHostLeaseInitIsKilledWithItsLeaseAlone(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, _ cgroup.Report) {
+		l := newLease(t, g, cgroup.Limits{})
+		lone := exec.CommandContext(t.Context(), "sleep", "1000")
+		if dir := l.InitFD(); dir != nil {
+			lone.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+		}
+		require.NoError(t, lone.Start())
+		require.NoError(t, l.AttachInit(lone.Process.Pid))
+		membership, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", lone.Process.Pid))
+		require.NoError(t, err)
+		for _, dir := range l.Dirs() {
+			require.Contains(t, string(membership), filepath.Base(filepath.Dir(dir))+"/lease", "lease init is in every hierarchy")
+		}
+		require.NoError(t, l.KillJob())
+		empty, detail, err := l.Empty()
+		require.NoError(t, err)
+		require.True(t, empty, "the job leaf is empty beside a living lease init: %s", detail)
+		require.NoError(t, lone.Process.Signal(syscall.Signal(0)), "lease init outlives its job")
+		require.NoError(t, l.Kill())
+		require.ErrorContains(t, lone.Wait(), "killed")
+	})
+}
+
+func TestHostMemoryLimit(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		if !enforced(t, report.Memory) {
+			return
+		}
+		l := newLease(t, g, cgroup.Limits{MemoryBytes: 32 * mib})
+		require.Error(t, start(t, l, "tail /dev/zero").Wait(), "it asks for memory without an end")
+		requireEmpty(t, l)
+		usage, err := l.Usage()
+		require.NoError(t, err)
+		require.Positive(t, usage.OOMKills)
+		require.InDelta(t, 32*mib, usage.MemoryPeakBytes, mib)
+		require.Positive(t, usage.CPUUser+usage.CPUSystem)
+
+		// The next job in the same lease starts from nothing, with a smaller limit.
+		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 16 * mib}))
+		require.NoError(t, l.Begin())
+		require.NoError(t, start(t, l, "exec true").Wait())
+		requireEmpty(t, l)
+		usage, err = l.Usage()
+		require.NoError(t, err)
+		require.Zero(t, usage.OOMKills)
+		require.Less(t, usage.MemoryPeakBytes, int64(8*mib))
+		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 256 * mib}), "it can be raised again")
+		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 8 * mib}))
+		require.NoError(t, l.SetLimits(cgroup.Limits{}))
+	})
+}
+
+func TestHostPageCacheOfAnEarlierJob(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		if !enforced(t, report.Memory) {
+			return
+		}
+		l := newLease(t, g, cgroup.Limits{MemoryBytes: 64 * mib})
+		file := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, start(t, l, "head -c 33554432 /dev/zero >"+file+" && sync "+file).Wait())
+		requireEmpty(t, l)
+		usage, err := l.Usage()
+		require.NoError(t, err)
+		require.Greater(t, usage.MemoryPeakBytes, int64(30*mib))
+
+		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 8 * mib}), "what is cached gives way to a smaller limit")
+		require.NoError(t, l.Begin())
+		require.NoError(t, start(t, l, "exec true").Wait())
+		usage, err = l.Usage()
+		require.NoError(t, err)
+		require.Less(t, usage.MemoryPeakBytes, int64(6*mib), "the peak is this job's own")
+	})
+}
+
+// TestHostMemoryThatCannotBeFreed: a file in memory outlives its job.
+func TestHostMemoryThatCannotBeFreed(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		if !enforced(t, report.Memory) {
+			return
+		}
+		l := newLease(t, g, cgroup.Limits{MemoryBytes: 64 * mib})
+		file := filepath.Join("/dev/shm", fmt.Sprintf("%s-%d", filepath.Base(l.Dirs()[0]), time.Now().UnixNano()))
+		t.Cleanup(func() { require.NoError(t, os.RemoveAll(file)) })
+		require.NoError(t, start(t, l, "head -c 16777216 /dev/zero >"+file).Wait())
+		requireEmpty(t, l)
+		require.ErrorIs(t, l.SetLimits(cgroup.Limits{MemoryBytes: 4 * mib}), syscall.EBUSY)
+		require.NoError(t, os.Remove(file))
+		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 4 * mib}))
+	})
+}
+
+func TestHostPidsLimit(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		if !enforced(t, report.Pids) {
+			return
+		}
+		l := newLease(t, g, cgroup.Limits{Pids: 10})
+		cmd := start(t, l, "i=0; while [ $i -lt 30 ]; do sleep 1000 & i=$((i+1)); done 2>/dev/null; exec sleep 1000")
+		require.Eventually(t, func() bool {
+			usage, err := l.Usage()
+			return err == nil && usage.PidsMaxHits > 0
+		}, 10*time.Second, time.Millisecond)
+		require.NoError(t, l.KillJob())
+		require.Error(t, cmd.Wait())
+		requireEmpty(t, l)
+		usage, err := l.Usage()
+		require.NoError(t, err)
+		require.Equal(t, int64(10), usage.PidsPeak)
+
+		require.NoError(t, l.SetLimits(cgroup.Limits{Pids: 3}))
+		require.NoError(t, l.Begin())
+		require.NoError(t, start(t, l, "true; exec true").Wait(), "the lease is good for another job after a kill")
+		usage, err = l.Usage()
+		require.NoError(t, err)
+		require.Zero(t, usage.PidsMaxHits)
+	})
+}
+
+func TestHostCPUShare(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		if !enforced(t, report.CPU) {
+			return
+		}
+		l := newLease(t, g, cgroup.Limits{CPUShare: 5})
+		began := time.Now()
+		cmd := start(t, l, "while :; do :; done")
+		require.Eventually(t, func() bool {
+			spent, err := l.CPUTime()
+			return err == nil && spent > 20*time.Millisecond
+		}, 20*time.Second, time.Millisecond)
+		require.NoError(t, l.KillJob())
+		require.Error(t, cmd.Wait())
+		requireEmpty(t, l)
+		usage, err := l.Usage()
+		require.NoError(t, err)
+		// 5 ms in each 100 ms, the first period's and one more on each of the cores.
+		allowed := time.Since(began)/20 + 30*time.Millisecond
+		require.Less(t, usage.CPUUser+usage.CPUSystem, allowed)
+	})
+}
+
+func TestHostUsageCountsWhatNobodyReaped(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, report cgroup.Report) {
+		l := newLease(t, g, cgroup.Limits{})
+		if spent, err := l.CPUTime(); err == nil && spent < 0 {
+			t.Logf("cpu time is not measured in this view: %s", report)
+			return
+		}
+		cmd := start(t, l, "(while :; do :; done) & exec sleep 1000")
+		require.Eventually(t, func() bool {
+			spent, err := l.CPUTime()
+			return err == nil && spent > 30*time.Millisecond
+		}, 20*time.Second, time.Millisecond)
+		require.NoError(t, l.KillJob())
+		require.Error(t, cmd.Wait())
+		requireEmpty(t, l)
+		usage, err := l.Usage()
+		require.NoError(t, err)
+		require.Greater(t, usage.CPUUser+usage.CPUSystem, 30*time.Millisecond)
+	})
+}
+
+func TestHostRemainsOfACrashedWorker(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, _ cgroup.Report) {
+		l := newLease(t, g, cgroup.Limits{})
+		cmd := start(t, l, "sleep 1000 & exec sleep 1000")
+		require.Eventually(t, func() bool {
+			empty, _, err := l.Empty()
+			return err == nil && !empty
+		}, 10*time.Second, time.Millisecond)
+		ids, err := g.Leases()
+		require.NoError(t, err)
+		require.Equal(t, []string{"lease"}, ids)
+		remains, err := g.Adopt("lease", l.Dirs())
+		require.NoError(t, err)
+		empty, detail, err := remains.Empty()
+		require.NoError(t, err)
+		require.False(t, empty, detail)
+		require.NoError(t, remains.Kill())
+		require.Error(t, cmd.Wait())
+		_, err = remains.WaitEmpty(cleanup(t))
+		require.NoError(t, err)
+		require.NoError(t, remains.Remove(cleanup(t)))
+		ids, err = g.Leases()
+		require.NoError(t, err)
+		require.Empty(t, ids)
+	})
+}
+
+func TestHostFilesAreClosedAfterRemove(t *testing.T) {
+	t.Parallel()
+	onHost(t, func(t *testing.T, g *cgroup.Group, _ cgroup.Report) {
+		l := newLease(t, g, cgroup.Limits{})
+		require.NoError(t, l.Remove(cleanup(t)))
+		_, _, err := l.Empty()
+		require.Error(t, err, "what is gone does not pass for empty")
+		for _, file := range l.JobFiles() {
+			require.ErrorIs(t, file.Close(), os.ErrClosed)
+		}
+	})
+}
+
+func BenchmarkLease(b *testing.B) {
+	g, report := cgroup.Open(cgroup.Config{Instance: fmt.Sprintf("bench-%d", os.Getpid())})
+	require.NotNil(b, g, "%s", report)
+	limits := func(mibs int64) cgroup.Limits {
+		var l cgroup.Limits
+		if report.Memory.OK {
+			l.MemoryBytes = mibs * mib
+		}
+		return l
+	}
+	b.Run("make and remove", func(b *testing.B) {
+		for i := range b.N {
+			l, err := g.NewLease(fmt.Sprint("l", i), limits(64))
+			require.NoError(b, err)
+			require.NoError(b, l.Remove(b.Context()))
+		}
+	})
+	l, err := g.NewLease("bench", limits(64))
+	require.NoError(b, err)
+	b.Run("limits that change", func(b *testing.B) {
+		for i := range b.N {
+			require.NoError(b, l.SetLimits(limits(32+int64(i%2))))
+		}
+	})
+	b.Run("a job: limits, begin, usage, empty", func(b *testing.B) {
+		b.ReportAllocs()
+		for range b.N {
+			require.NoError(b, l.SetLimits(limits(64)))
+			require.NoError(b, l.Begin())
+			_, err := l.Usage()
+			require.NoError(b, err)
+			_, _, err = l.Empty()
+			require.NoError(b, err)
+		}
+	})
+	require.NoError(b, l.Remove(b.Context()))
+	require.NoError(b, g.Close(b.Context()))
+}
