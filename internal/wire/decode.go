@@ -42,7 +42,7 @@ func (d document) decode(body []byte, into any) *Invalid {
 	if !utf8.Valid(body) {
 		return invalid(ReasonNotJSON, "", "the body is not UTF-8, which JSON must be")
 	}
-	s := scanner{document: d, root: reflect.TypeOf(into).Elem(), decoder: jsontext.NewDecoder(bytes.NewBuffer(body))}
+	s := scanner{document: d, body: body, root: reflect.TypeOf(into).Elem(), decoder: jsontext.NewDecoder(bytes.NewBuffer(body))}
 	if bad := s.scan(); bad != nil {
 		return bad
 	}
@@ -55,6 +55,7 @@ func (d document) decode(body []byte, into any) *Invalid {
 // scanner is the first pass over a document.
 type scanner struct {
 	document
+	body    []byte
 	root    reflect.Type
 	decoder *jsontext.Decoder
 	// version is the raw top-level v, once hasVersion.
@@ -191,14 +192,27 @@ func (s *scanner) explainField(err *json.SemanticError) *Invalid {
 		}
 		return invalid(ReasonField, path, "is not a field of a %s, version %d", s.name, Version)
 	}
-	kind, text := err.JSONKind, string(err.JSONValue)
-	if kind == '"' {
-		// A string arrives as JSON; what cannot be unquoted is shown as it is.
-		if plain, unquoteErr := jsontext.AppendUnquote(nil, err.JSONValue); unquoteErr == nil {
-			text = string(plain)
+	return invalid(ReasonField, path, "must be %s, not %s", expected(path, wanted), s.found(err))
+}
+
+// found describes the value that an error is about. The library tells its place,
+// but not always the value.
+func (s *scanner) found(err *json.SemanticError) string {
+	value := err.JSONValue
+	if len(value) == 0 && err.ByteOffset < int64(len(s.body)) {
+		rest := bytes.TrimLeft(s.body[err.ByteOffset:], " \t\r\n:,")
+		if next, readErr := jsontext.NewDecoder(bytes.NewBuffer(rest)).ReadValue(); readErr == nil {
+			value = next
 		}
 	}
-	return invalid(ReasonField, path, "must be %s, not %s", expected(path, wanted), got(kind, text))
+	if value.Kind() != err.JSONKind {
+		return got(err.JSONKind, "")
+	}
+	text := string(value)
+	if plain, unquoteErr := jsontext.AppendUnquote(nil, value); unquoteErr == nil {
+		text = string(plain)
+	}
+	return got(err.JSONKind, text)
 }
 
 // sameLetters is the field beside the named one that differs in case only.
@@ -345,6 +359,9 @@ func got(kind jsontext.Kind, text string) string {
 	case 't', 'f':
 		return "true or false"
 	case '"':
+		if text == "" {
+			return "a string"
+		}
 		return quoted(text)
 	case '0':
 		if text != "" {

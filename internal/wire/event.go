@@ -102,7 +102,10 @@ func ParseEvent(headers map[string][]string, data []byte) (Event, error) {
 		return Event{}, err
 	}
 	e.Offset = int64(offset)
-	return e, e.check(headers)
+	if err := e.check(headers); err != nil {
+		return Event{}, err
+	}
+	return e, nil
 }
 
 // check holds the rules for which event has which headers.

@@ -14,19 +14,20 @@ const (
 	EncodingBase64 = "base64"
 )
 
-// MaxInlineBytes bounds each of the two streams in a result. Both together, as
-// base64, take 683 KiB: with the rest of a result and the run record around it
-// that stays below a server's default max_payload of 1 MiB.
+// MaxInlineBytes bounds each of the two streams in a result. Both together take at
+// most 768 KiB in a result's JSON: with the rest of it and the run record around
+// it that stays below a server's default max_payload of 1 MiB.
 const MaxInlineBytes = 256 << 10
 
-// NewInline encodes data: as text when it is UTF-8 and its JSON form is no longer
-// than base64 would be (plus a little, so that short output with a few control
-// characters stays readable), as base64 otherwise. It copies data.
+// NewInline encodes data: as text when it is UTF-8 and its JSON form is at most
+// half as long again (output that is JSON itself is, with its many quotes) plus a
+// little (short output with a few control characters stays readable), as base64
+// otherwise. It copies data.
 func NewInline(data []byte) *Inline {
 	const leeway = 64
 	if utf8.Valid(data) {
 		form, err := jsontext.AppendQuote(nil, data)
-		if err == nil && len(form) <= base64.StdEncoding.EncodedLen(len(data))+leeway {
+		if err == nil && len(form) <= len(data)+len(data)/2+leeway {
 			return &Inline{Encoding: EncodingText, Data: string(data)}
 		}
 	}

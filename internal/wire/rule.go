@@ -177,6 +177,7 @@ func (r *Result) tidy() *Result {
 		containment.Evidence = tidyEvidence(containment.Evidence)
 		tidy.Containment = &containment
 	}
+	tidy.Output.LostRanges = tidyRanges(r.Output.LostRanges)
 	for _, ms := range []*float64{&tidy.Timing.QueuedMS, &tidy.Timing.LeaseMS, &tidy.Timing.SetupMS, &tidy.Timing.RunMS, &tidy.Timing.ProofMS} {
 		*ms = tidyMS(*ms)
 	}
@@ -192,10 +193,21 @@ func tidyMS(ms float64) float64 {
 	return math.Round(ms*1000) / 1000
 }
 
+// tidyRanges lets the last range that fits cover all that follow: a reader may
+// then take for lost what arrived, but never for complete what did not.
+func tidyRanges(ranges []LostRange) []LostRange {
+	if len(ranges) <= maxLostRanges {
+		return ranges
+	}
+	tidy := slices.Clone(ranges[:maxLostRanges])
+	tidy[maxLostRanges-1].To = ranges[len(ranges)-1].To
+	return tidy
+}
+
 func tidyEvidence(evidence []Evidence) []Evidence {
 	tidy := slices.Clone(evidence[:min(len(evidence), MaxEvidence)])
 	for i := range tidy {
-		tidy[i].Detail = bounded(tidy[i].Detail)
+		tidy[i].Kind, tidy[i].Detail = Token(tidy[i].Kind), bounded(tidy[i].Detail)
 	}
 	return tidy
 }

@@ -1,0 +1,264 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+const schemaDir = "../../docs/schema"
+
+// schemaDocument is a schema as plain JSON.
+func schemaDocument(t *testing.T, file string) map[string]any {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(schemaDir, file))
+	require.NoError(t, err)
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	require.NoError(t, err)
+	object, ok := document.(map[string]any)
+	require.True(t, ok)
+	return object
+}
+
+func compile(t *testing.T, file string) *jsonschema.Schema {
+	t.Helper()
+	compiler := jsonschema.NewCompiler()
+	compiler.DefaultDraft(jsonschema.Draft2020)
+	compiler.AssertFormat()
+	require.NoError(t, compiler.AddResource(file, schemaDocument(t, file)))
+	schema, err := compiler.Compile(file)
+	require.NoError(t, err)
+	return schema
+}
+
+func accepts(schema *jsonschema.Schema, body []byte) error {
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	return schema.Validate(document)
+}
+
+func TestSchemasAcceptTheGoldenFiles(t *testing.T) {
+	request, result := compile(t, "request.v1.json"), compile(t, "result.v1.json")
+	counted := 0
+	for name, data := range messages(t) {
+		switch {
+		case strings.HasPrefix(name, "request_"):
+			require.NoError(t, accepts(request, data), name)
+			require.Error(t, accepts(result, data), name)
+			counted++
+		case strings.HasPrefix(name, "result_"):
+			require.NoError(t, accepts(result, data), name)
+			require.Error(t, accepts(request, data), name)
+			counted++
+		}
+	}
+	require.Equal(t, 2+len(results()), counted)
+}
+
+func TestSchemaRefusesBadRequests(t *testing.T) {
+	schema := compile(t, "request.v1.json")
+	for _, test := range badRequests() {
+		if !test.semantic {
+			require.Error(t, accepts(schema, []byte(test.body)), test.name)
+		}
+	}
+}
+
+func TestSchemaRefusesBadResults(t *testing.T) {
+	schema := compile(t, "result.v1.json")
+	for name, change := range badResults() {
+		result := ranResult(wire.Exited)
+		result.ExitCode = new(0)
+		change(result)
+		// Around the encoder, which refuses it itself.
+		data, err := json.Marshal(result)
+		require.NoError(t, err)
+		require.Error(t, accepts(schema, data), name)
+	}
+}
+
+// TestSchemasHaveEveryField walks the Go types and the schemas together, so that
+// a field which one of them lacks is found.
+func TestSchemasHaveEveryField(t *testing.T) {
+	for file, root := range map[string]reflect.Type{
+		"request.v1.json": reflect.TypeFor[wire.Request](),
+		"result.v1.json":  reflect.TypeFor[wire.Result](),
+	} {
+		document := schemaDocument(t, file)
+		walk := schemaWalk{t: t, root: document, closed: strings.HasPrefix(file, "request")}
+		walk.check(strings.TrimSuffix(file, ".json"), root, document)
+		require.Greater(t, walk.fields, 25)
+	}
+}
+
+type schemaWalk struct {
+	t      *testing.T
+	root   map[string]any
+	closed bool
+	fields int
+}
+
+func (w *schemaWalk) check(path string, goType reflect.Type, schema map[string]any) {
+	if reference, ok := schema["$ref"].(string); ok {
+		target, ok := w.root["$defs"].(map[string]any)[strings.TrimPrefix(reference, "#/$defs/")].(map[string]any)
+		require.True(w.t, ok, "%s refers to %s", path, reference)
+		schema = target
+	}
+	switch {
+	case goType.Kind() == reflect.Pointer:
+		w.check(path, goType.Elem(), schema)
+	case goType == reflect.TypeFor[time.Time]():
+		require.Equal(w.t, "date-time", schema["format"], path)
+	case goType.Kind() == reflect.Struct:
+		w.checkStruct(path, goType, schema)
+	case goType.Kind() == reflect.Slice:
+		require.Equal(w.t, "array", schema["type"], path)
+		w.check(path+"[]", goType.Elem(), w.object(path, schema["items"]))
+	case goType.Kind() == reflect.Map:
+		require.Equal(w.t, "object", schema["type"], path)
+		w.check(path+"{}", goType.Elem(), w.object(path, schema["additionalProperties"]))
+	default:
+		w.checkScalar(path, goType, schema)
+	}
+}
+
+func (w *schemaWalk) checkStruct(path string, goType reflect.Type, schema map[string]any) {
+	require.Equal(w.t, "object", schema["type"], path)
+	if w.closed {
+		require.Equal(w.t, false, schema["additionalProperties"], "%s must be closed", path)
+	} else {
+		require.NotContains(w.t, schema, "additionalProperties", "%s must be open", path)
+	}
+	properties := w.object(path, schema["properties"])
+	required, _ := schema["required"].([]any)
+	for field := range goType.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		require.NotEmpty(w.t, name, "%s.%s has no JSON name", path, field.Name)
+		require.Contains(w.t, properties, name, "%s: the schema lacks the field", path)
+		if !w.closed {
+			// Everything that is always written can be relied upon, and nothing else.
+			require.Equal(w.t, options == "", contains(required, name), "%s.%s: required", path, name)
+		}
+		w.check(path+"."+name, field.Type, w.object(path, properties[name]))
+		w.fields++
+	}
+	require.Len(w.t, properties, goType.NumField(), "%s: the schema has a field that the type lacks", path)
+}
+
+func (w *schemaWalk) checkScalar(path string, goType reflect.Type, schema map[string]any) {
+	if _, closed := schema["enum"]; closed {
+		require.Equal(w.t, reflect.String, goType.Kind(), path)
+		return
+	}
+	if _, constant := schema["const"]; constant {
+		return
+	}
+	kinds := map[reflect.Kind]string{
+		reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer", reflect.Int64: "integer",
+		reflect.Uint64: "integer", reflect.Float64: "number",
+	}
+	require.Equal(w.t, kinds[goType.Kind()], schema["type"], path)
+	if kinds[goType.Kind()] == "integer" {
+		require.Contains(w.t, schema, "minimum", path)
+	}
+}
+
+func (w *schemaWalk) object(path string, value any) map[string]any {
+	object, ok := value.(map[string]any)
+	require.True(w.t, ok, "%s: the schema has no description of what stands there", path)
+	return object
+}
+
+func contains(list []any, word string) bool {
+	for _, element := range list {
+		if element == word {
+			return true
+		}
+	}
+	return false
+}
+
+// words follows names into a schema and joins the enum that stands there.
+func words(t *testing.T, schema map[string]any, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		next, ok := schema[name].(map[string]any)
+		require.True(t, ok, name)
+		schema = next
+	}
+	list, ok := schema["enum"].([]any)
+	require.True(t, ok)
+	parts := make([]string, len(list))
+	for i, word := range list {
+		parts[i] = word.(string)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func TestSchemasListTheClosedSets(t *testing.T) {
+	request, result := schemaDocument(t, "request.v1.json"), schemaDocument(t, "result.v1.json")
+	for body, want := range map[string]string{
+		with(`"output":"?"`):            words(t, request, "properties", "output"),
+		with(`"lease":{"reuse":"?"}`):   words(t, request, "properties", "lease", "properties", "reuse"),
+		with(`"output":["?"]`):          words(t, request, "properties", "output"),
+		with(`"lease":{"reuse":false}`): words(t, request, "properties", "lease", "properties", "reuse"),
+	} {
+		_, bad := wire.DecodeRequest([]byte(body))
+		require.NotNil(t, bad)
+		require.Contains(t, bad.Message, "must be one of "+want+", not")
+	}
+
+	for field, change := range map[string]func(*wire.Result){
+		"outcome":             func(r *wire.Result) { r.Outcome = "?" },
+		"start_state":         func(r *wire.Result) { r.StartState = "?" },
+		"containment.verdict": func(r *wire.Result) { r.Containment.Verdict = "?" },
+		"containment.scope":   func(r *wire.Result) { r.Containment.Scope = "?" },
+		"lease.disposition":   func(r *wire.Result) { r.Lease.Disposition = "?" },
+	} {
+		bad := ranResult(wire.TimedOut)
+		change(bad)
+		_, err := wire.EncodeResult(bad)
+		path := append([]string{"properties"}, strings.Split(strings.ReplaceAll(field, ".", ".properties."), ".")...)
+		require.ErrorContains(t, err, field+": must be one of "+words(t, result, path...)+", not")
+	}
+
+	var all []string
+	for _, outcome := range strings.Split(words(t, result, "properties", "outcome"), ", ") {
+		for _, reason := range wire.Outcome(outcome).Reasons() {
+			require.True(t, reason.Valid())
+			all = append(all, string(reason))
+		}
+	}
+	require.Equal(t, strings.Join(all, ", "), words(t, result, "properties", "reason"))
+	require.False(t, wire.Reason("").Valid())
+	require.False(t, wire.Reason("output ").Valid())
+}
+
+func TestSchemaHasTheCeilings(t *testing.T) {
+	document := schemaDocument(t, "request.v1.json")
+	limits := document["properties"].(map[string]any)["limits"].(map[string]any)["properties"].(map[string]any)
+	for _, name := range limitNames() {
+		most := limits[name].(map[string]any)["maximum"].(json.Number)
+		_, bad := wire.DecodeRequest([]byte(with(`"limits":{"` + name + `":` + string(most) + `}`)))
+		require.Nil(t, bad, name)
+		value, err := most.Int64()
+		require.NoError(t, err)
+		next, err := json.Marshal(value + 1)
+		require.NoError(t, err)
+		_, bad = wire.DecodeRequest([]byte(with(`"limits":{"` + name + `":` + string(next) + `}`)))
+		require.NotNil(t, bad, name)
+		require.Contains(t, bad.Message, "from 1 to "+string(most)+", not")
+	}
+}
