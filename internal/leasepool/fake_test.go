@@ -103,7 +103,11 @@ func (p *provider) Close() error { return nil }
 func (p *provider) lose(lease string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	close(p.boxes[lease].lost)
+	select {
+	case <-p.boxes[lease].lost:
+	default:
+		close(p.boxes[lease].lost)
+	}
 }
 
 func (p *provider) counts() (made, gone int) {
