@@ -178,7 +178,7 @@ func (at *attempt) follow(ctx context.Context, process sandbox.Run) {
 	wall := time.NewTimer(at.wall())
 	defer wall.Stop()
 	var proof <-chan time.Time
-	ended := f.ended
+	ended, lost := f.ended, at.lease.Sandbox().Lost()
 	for at.decision == nil {
 		select {
 		case <-f.done:
@@ -187,10 +187,12 @@ func (at *attempt) follow(ctx context.Context, process sandbox.Run) {
 		case <-ended:
 			// The leader is gone; what is left must follow within the bound.
 			ended, proof = nil, time.After(at.x.cfg.ProofTimeout)
+		case <-lost:
+			lost, proof = nil, time.After(at.x.cfg.ProofTimeout)
 		case <-proof:
 			proof = nil
 			if !f.proven() {
-				at.decide(wire.Exited, "", 0)
+				at.decide(wire.Lost, wire.ReasonSandboxGone, 0)
 			}
 		case <-wall.C:
 			at.decide(wire.TimedOut, "", at.grace())

@@ -78,12 +78,9 @@ func (at *attempt) decided(r *wire.Result) {
 		r.Message = "cancelled by the publisher"
 	case wire.Limit:
 		r.Message = wire.Message("output limit of %d bytes reached", at.outputLimit())
-	case wire.Exited: // decided because of what the program left behind, yet its own end is not known
-		r.Outcome, r.Reason = wire.Lost, wire.ReasonSandboxGone
-		r.Message = "the end of the program is not known"
 	case wire.Lost:
 		r.Message = "ended by its worker: " + string(r.Reason)
-	case wire.Signaled, wire.OOM, wire.NotStarted, wire.InvalidJob, wire.Expired: // never decided here
+	case wire.Exited, wire.Signaled, wire.OOM, wire.NotStarted, wire.InvalidJob, wire.Expired: // never decided here
 	}
 }
 
