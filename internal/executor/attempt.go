@@ -178,7 +178,7 @@ func (at *attempt) follow(ctx context.Context, process sandbox.Run) {
 	wall := time.NewTimer(at.wall())
 	defer wall.Stop()
 	var proof <-chan time.Time
-	ended, lost := f.ended, at.lease.Sandbox().Lost()
+	ended := f.ended
 	for at.decision == nil {
 		select {
 		case <-f.done:
@@ -187,8 +187,8 @@ func (at *attempt) follow(ctx context.Context, process sandbox.Run) {
 		case <-ended:
 			// The leader is gone; what is left must follow within the bound.
 			ended, proof = nil, time.After(at.x.cfg.ProofTimeout)
-		case <-lost:
-			lost, proof = nil, time.After(at.x.cfg.ProofTimeout)
+		case <-at.lease.Sandbox().Lost():
+			at.decide(wire.Lost, wire.ReasonSandboxGone, 0)
 		case <-proof:
 			proof = nil
 			if !f.proven() {
