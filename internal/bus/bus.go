@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,9 @@ const (
 	// second.
 	reconnectWait   = 250 * time.Millisecond
 	reconnectJitter = 750 * time.Millisecond
+	// writeTimeout bounds one write to the socket, during which a connection can
+	// do nothing else; nats.go's default is a minute, the whole ack wait.
+	writeTimeout = 10 * time.Second
 	// drainTimeout bounds the drain of one connection where Close's context has
 	// no deadline.
 	drainTimeout = 10 * time.Second
@@ -91,6 +95,7 @@ type Bus struct {
 	timeout   time.Duration
 	retention time.Duration
 	pump      *pump
+	handled   atomic.Pointer[pump] // the same, for the connections' handlers
 	pumping   sync.WaitGroup
 	stopPump  context.CancelFunc
 	closed    atomic.Bool
@@ -197,6 +202,7 @@ func (b *Bus) start(ctx context.Context) error {
 	if b.pump, err = newPump(b.output, b.log); err != nil {
 		return fmt.Errorf("output: %w", err)
 	}
+	b.handled.Store(b.pump)
 	// The pump outlives Connect's context on purpose: Close ends it and waits.
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	b.stopPump = stop
@@ -261,6 +267,7 @@ func (b *Bus) natsOptions(ctx context.Context, name string) []nats.Option {
 		// window, which knows what was confirmed.
 		nats.ReconnectBufSize(-1),
 		nats.DrainTimeout(drainTimeout),
+		nats.FlusherTimeout(writeTimeout),
 		nats.ErrorHandler(b.onError),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if !b.closed.Load() {
@@ -269,8 +276,8 @@ func (b *Bus) natsOptions(ctx context.Context, name string) []nats.Option {
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			b.log.Info().Str("connection", name).Str("server", nc.ConnectedServerName()).Msg("nats reconnected")
-			if nc == b.output {
-				b.pump.kick()
+			if p := b.handled.Load(); p != nil && p.nc == nc {
+				p.kick()
 			}
 		}),
 	)
@@ -283,7 +290,7 @@ func (b *Bus) natsOptions(ctx context.Context, name string) []nats.Option {
 	return options
 }
 
-func (b *Bus) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
+func (b *Bus) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 	subject := ""
 	if sub != nil {
 		subject = sub.Subject
@@ -306,6 +313,11 @@ func (b *Bus) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		}
 	default:
 		b.log.Warn().Str("subject", subject).Err(err).Msg("nats reported an error")
+		// A write of the background flusher that timed out is told here alone.
+		var netErr net.Error
+		if p := b.handled.Load(); p != nil && p.nc == nc && errors.As(err, &netErr) && netErr.Timeout() {
+			p.disturbed(err)
+		}
 	}
 }
 

@@ -40,6 +40,10 @@ func (d *DeadLetters) Put(ctx context.Context, letter wire.DeadLetter) error {
 	w := write{subject: d.bus.subjects.Dead(job), stream: d.bus.streams.Dead}
 	for {
 		data, err := wire.EncodeDeadLetter(&letter)
+		if err != nil && letter.Headers != nil {
+			letter.Headers = nil // headers alone can be beyond every bound
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("dead letter of %s: %w", job.Key(), err)
 		}

@@ -30,6 +30,10 @@ const (
 	// ackTimeout is how long a stored event may stay without an answer before it
 	// counts as lost on the way.
 	ackTimeout = 10 * time.Second
+	// lazyConfirm is how long a replied event may stay unconfirmed while nobody
+	// waits for it and there is room: most jobs end before, and their last flush
+	// confirms everything.
+	lazyConfirm = 2 * time.Second
 	// maxAge gives up an event that nobody waits for: an Output that was left
 	// without Final or Discard.
 	maxAge = 15 * time.Minute
@@ -57,9 +61,18 @@ type lane struct {
 	backoff time.Duration // the next pause after a refusal
 	room    chan struct{} // closed when entries leave; nil when nobody waits
 	lost    []uint64
-	refused uint64 // sequence of the last event refused for its size, plus one
 	closed  error
 }
+
+// fate is what became of an event.
+type fate int
+
+const (
+	waiting   fate = iota // in the window
+	confirmed             // the server has it
+	refused               // too big for the server or the stream
+	givenUp               // not confirmed in time
+)
 
 // entry is one event in a window.
 type entry struct {
@@ -69,6 +82,7 @@ type entry struct {
 	header nats.Header
 	data   []byte
 	acked  bool
+	fate   fate
 	put    time.Time
 	sent   time.Time
 }
@@ -77,26 +91,27 @@ func (e *entry) size() int { return len(e.data) + eventBytes }
 
 // put appends one event and sends it when nothing stands in its way. It blocks
 // while the window or the process's budget is full.
-func (l *lane) put(ctx context.Context, seq uint64, header nats.Header, data []byte) error {
+func (l *lane) put(ctx context.Context, seq uint64, header nats.Header, data []byte) (*entry, error) {
 	e := &entry{seq: seq, header: header, data: data}
 	if err := l.pump.take(ctx, e.size()); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		room, err := l.tryPut(e)
-		if err != nil || room == nil {
-			if err != nil {
-				l.pump.give(e.size())
+		if err == nil && room == nil {
+			return e, nil
+		}
+		if err == nil {
+			l.pump.kick()
+			select {
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			case <-room:
+				continue
 			}
-			return err
 		}
-		l.pump.kick()
-		select {
-		case <-ctx.Done():
-			l.pump.give(e.size())
-			return context.Cause(ctx)
-		case <-room:
-		}
+		l.pump.give(e.size())
+		return nil, err
 	}
 }
 
@@ -111,17 +126,23 @@ func (l *lane) tryPut(e *entry) (<-chan struct{}, error) {
 	if len(l.queue) > 0 && (l.bytes+e.size() > windowBytes || len(l.queue) >= windowEvents) {
 		return l.waitRoom(), nil
 	}
+	if len(l.queue) == 0 && !l.pump.enlist(l) {
+		return nil, ErrClosed
+	}
 	now := time.Now()
 	l.last++
 	e.number, e.put = l.last, now
-	if len(l.queue) == 0 {
-		l.pump.enlist(l)
-	}
 	l.queue = append(l.queue, e)
 	l.bytes += e.size()
 	l.send(now)
+	if !l.stored && l.crowded() {
+		l.pump.kick() // ask for the PONG before the window is full
+	}
 	return nil, nil
 }
+
+// crowded says whether a good part of the window is used. mu is held.
+func (l *lane) crowded() bool { return l.bytes >= windowBytes/4 || len(l.queue) >= windowEvents/4 }
 
 // waitRoom is the channel that closes when entries leave. mu is held.
 func (l *lane) waitRoom() <-chan struct{} {
@@ -138,7 +159,7 @@ func (l *lane) send(now time.Time) {
 	if epoch := l.pump.epoch(); epoch != l.epoch {
 		// What was on the wire of the old connection is in doubt.
 		l.rewind(0)
-		l.epoch = epoch
+		l.epoch, l.backoff, l.retryAt = epoch, 0, time.Time{}
 	}
 	if now.Before(l.retryAt) {
 		return
@@ -158,6 +179,7 @@ func (l *lane) send(now time.Time) {
 			// It was small enough when it was put: the server changed.
 			l.refuse(l.sent)
 		default:
+			l.pump.disturbed(err)
 			l.delay(now)
 			return
 		}
@@ -183,7 +205,7 @@ func (l *lane) delay(now time.Time) {
 func (l *lane) refuse(i int) {
 	e := l.queue[i]
 	l.lost = append(l.lost, e.seq)
-	l.refused = e.seq + 1
+	e.fate = refused
 	l.queue = slices.Delete(l.queue, i, i+1)
 	if i < l.sent {
 		l.sent--
@@ -218,6 +240,7 @@ func (l *lane) release() {
 	l.sent -= n
 	l.backoff = 0
 	for _, e := range gone {
+		e.fate = confirmed
 		l.leave(e)
 	}
 }
@@ -272,11 +295,15 @@ type mark struct {
 	epoch  uint64
 }
 
-// mark notes how far a flushed lane is on the wire; ok is false when nothing is.
-func (l *lane) mark() (m mark, ok bool) {
+// mark notes how far a lane that a flush confirms is on the wire; ok is false
+// when nothing is, or when nobody is in a hurry and urgent is asked for.
+func (l *lane) mark(now time.Time, urgent bool) (m mark, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stored || l.sent == 0 {
+		return mark{}, false
+	}
+	if urgent && l.room == nil && !l.crowded() && now.Sub(l.queue[0].sent) < lazyConfirm {
 		return mark{}, false
 	}
 	return mark{lane: l, number: l.queue[l.sent-1].number, gen: l.gen, epoch: l.epoch}, true
@@ -316,8 +343,10 @@ func (l *lane) tend(now time.Time) time.Time {
 		return time.Time{}
 	case l.sent < len(l.queue):
 		return l.retryAt
+	case l.stored:
+		return l.queue[0].sent.Add(ackTimeout)
 	default:
-		return now.Add(ackTimeout)
+		return l.queue[0].sent.Add(lazyConfirm)
 	}
 }
 
@@ -337,7 +366,7 @@ func (l *lane) wait(ctx context.Context) error {
 		// A caller that waits anyway flushes itself: no hand-over to the pump.
 		flush := !l.stored && l.sent == len(l.queue)
 		l.mu.Unlock()
-		if flush && l.pump.flush(ctx, l) {
+		if flush && l.pump.flush(ctx, false, l) {
 			continue
 		}
 		l.pump.kick()
@@ -362,7 +391,9 @@ func (l *lane) drop() {
 	l.queue, l.sent = nil, 0
 	l.gen++
 	for _, e := range gone {
+		e.fate = confirmed
 		if !e.acked {
+			e.fate = givenUp
 			l.lost = append(l.lost, e.seq)
 		}
 		l.leave(e)
@@ -390,17 +421,11 @@ func (l *lane) unconfirmed() int {
 	return len(l.queue)
 }
 
-// refusedFinal says whether the event with this sequence was refused for its
-// size, and forgets it: the caller hands in a smaller one.
-func (l *lane) refusedFinal(seq uint64) bool {
+// fateOf is what became of e so far.
+func (l *lane) fateOf(e *entry) fate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.refused != seq+1 {
-		return false
-	}
-	l.refused = 0
-	l.lost = slices.DeleteFunc(l.lost, func(s uint64) bool { return s == seq })
-	return true
+	return e.fate
 }
 
 // ranges joins sequence numbers into ascending ranges. 0 is no sequence.

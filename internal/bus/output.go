@@ -3,7 +3,6 @@ package bus
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -72,19 +71,12 @@ type Output struct {
 	reply  *lane // nil when there is no reply subject
 	stored *lane // nil when nothing goes to exec.out
 
-	mu    sync.Mutex
-	final []byte // the result that was handed over, by each lane
-	step  finalStep
+	mu          sync.Mutex // held by Final
+	result      []byte     // the result that the entries below carry
+	storedFinal *entry     // the result on its way to exec.out
+	replyFinal  *entry     // the result on its way to the reply subject
+	end         *entry     // and the end behind it
 }
-
-// finalStep is how far Final came, so that a repeated call goes on there.
-type finalStep int
-
-const (
-	finalNone    finalStep = iota
-	finalStored            // the result is in the stored lane
-	finalReplied           // the result and the end are in the reply lane too
-)
 
 // NewOutput makes the output of one attempt. It sends nothing by itself.
 func (b *Bus) NewOutput(cfg OutputConfig) *Output {
@@ -126,12 +118,12 @@ func (o *Output) Emit(ctx context.Context, ev wire.Event) error {
 	}
 	header, data := o.header(ev), bytes.Clone(ev.Data)
 	if toStored != nil {
-		if err := toStored.put(ctx, ev.Seq, header, data); err != nil {
+		if _, err := toStored.put(ctx, ev.Seq, header, data); err != nil {
 			return fmt.Errorf("event %d: %w", ev.Seq, err)
 		}
 	}
 	if toReply != nil {
-		if err := toReply.put(ctx, ev.Seq, header, data); err != nil {
+		if _, err := toReply.put(ctx, ev.Seq, header, data); err != nil {
 			return fmt.Errorf("event %d: %w", ev.Seq, err)
 		}
 	}
@@ -166,21 +158,24 @@ func (o *Output) header(ev wire.Event) nats.Header {
 	return header
 }
 
-// Flush waits until everything that was emitted is confirmed and returns what
-// was lost, ascending and joined. When ctx ends first (without a deadline,
-// settleTime), what is not confirmed then is given up, counted as lost and
-// returned too, beside ErrNotDelivered. Call it once, before the result is made.
+// Flush waits until every stored event is confirmed and returns what was lost,
+// ascending and joined; call it once, before the result is made. When ctx ends
+// first (without a deadline, settleTime), what is not confirmed then is given
+// up, counted as lost and returned too, beside ErrNotDelivered.
+//
+// Replied events are not waited for: they stay in their window, in front of the
+// result, and Final confirms both.
 func (o *Output) Flush(ctx context.Context) ([]wire.LostRange, error) {
+	if o.stored == nil {
+		return o.Lost(), nil
+	}
 	ctx, cancel := settle(ctx)
 	defer cancel()
-	var failed error
-	for _, l := range o.lanes() {
-		if err := l.wait(ctx); err != nil {
-			failed = errors.Join(failed, err)
-			l.giveUp()
-		}
+	err := o.stored.wait(ctx)
+	if err != nil {
+		o.stored.giveUp()
 	}
-	return o.Lost(), failed
+	return o.Lost(), err
 }
 
 // Lost is what was handed over and surely will not be confirmed, so far.
@@ -215,45 +210,70 @@ func (o *Output) Final(ctx context.Context, result []byte, seq uint64) error {
 		return fmt.Errorf("result: %w: %d bytes", ErrTooBig, len(result))
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock() // held while waiting: two finals of one attempt take turns
-	if !bytes.Equal(o.final, result) {
-		o.final, o.step = bytes.Clone(result), finalNone
+	defer o.mu.Unlock() // while waiting too: two finals of one attempt take turns
+	if o.result == nil || !bytes.Equal(o.result, result) {
+		o.result = append([]byte{}, result...)
+		o.storedFinal, o.replyFinal, o.end = nil, nil, nil
 	}
-	ev := wire.Event{Type: wire.EventResult, Seq: seq}
+	header := o.header(wire.Event{Type: wire.EventResult, Seq: seq})
+	// The stream first: it alone may still refuse the size, and a reader must not
+	// see two results.
 	if o.stored != nil {
-		if o.step < finalStored {
-			if err := o.stored.put(ctx, seq, o.header(ev), o.final); err != nil {
-				return fmt.Errorf("result: %w", err)
-			}
-			o.step = finalStored
+		err := deliver(ctx, o.stored, &o.storedFinal, seq, header, o.result)
+		if err == nil {
+			err = settled(ctx, o.stored, &o.storedFinal)
 		}
-		// Before the reply: the stream alone may still refuse the size.
-		if err := o.stored.wait(ctx); err != nil {
-			return fmt.Errorf("result: %w", err)
-		}
-		if o.stored.refusedFinal(seq) {
-			o.step = finalNone
-			return fmt.Errorf("result: %w: %d bytes, refused by stream %s", ErrTooBig, len(result), o.bus.streams.Out)
+		if err != nil {
+			return fmt.Errorf("result to stream %s: %w", o.bus.streams.Out, err)
 		}
 	}
 	if o.reply == nil {
 		return nil
 	}
-	if o.step < finalReplied {
-		if err := o.reply.put(ctx, seq, o.header(ev), o.final); err != nil {
-			return fmt.Errorf("result: %w", err)
-		}
-		end := wire.Event{Type: wire.EventEnd}
-		if seq > 0 {
-			end.Seq = seq + 1
-		}
-		if err := o.reply.put(ctx, end.Seq, o.header(end), nil); err != nil {
-			return fmt.Errorf("end: %w", err)
-		}
-		o.step = finalReplied
+	end := wire.Event{Type: wire.EventEnd}
+	if seq > 0 {
+		end.Seq = seq + 1
 	}
-	if err := o.reply.wait(ctx); err != nil {
-		return fmt.Errorf("result: %w", err)
+	err := deliver(ctx, o.reply, &o.replyFinal, seq, header, o.result)
+	if err == nil {
+		err = deliver(ctx, o.reply, &o.end, end.Seq, o.header(end), nil)
+	}
+	if err == nil {
+		err = settled(ctx, o.reply, &o.replyFinal, &o.end)
+	}
+	if err != nil {
+		return fmt.Errorf("result to the reply subject: %w", err)
+	}
+	return nil
+}
+
+// deliver puts one event of the final into its lane, once.
+func deliver(ctx context.Context, l *lane, e **entry, seq uint64, header nats.Header, data []byte) error {
+	if *e != nil {
+		return nil
+	}
+	var err error
+	*e, err = l.put(ctx, seq, header, data)
+	return err
+}
+
+// settled waits until the lane is empty and says what became of the final's
+// events. One that was not confirmed is forgotten, so that the next Final puts
+// it again.
+func settled(ctx context.Context, l *lane, events ...**entry) error {
+	if err := l.wait(ctx); err != nil {
+		return err
+	}
+	for _, e := range events {
+		switch l.fateOf(*e) {
+		case confirmed:
+		case refused:
+			*e = nil
+			return ErrTooBig
+		case givenUp, waiting:
+			*e = nil
+			return ErrNotDelivered
+		}
 	}
 	return nil
 }

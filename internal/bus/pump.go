@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,6 +18,9 @@ import (
 // flushTimeout bounds one PING/PONG: a server that does not answer for so long
 // will be found by the pings.
 const flushTimeout = 10 * time.Second
+
+// idleRound is how long the pump sleeps while nothing is on its way.
+const idleRound = time.Hour
 
 // pump keeps the lanes moving: it flushes, sends again after a reconnect and
 // after a pause, and hands the streams' answers to their lanes. One a
@@ -29,16 +33,20 @@ type pump struct {
 	budget *semaphore.Weighted
 	kicked chan struct{} // one pending kick is enough
 
+	// disturbances counts what may have cost messages without a reconnect.
+	disturbances atomic.Uint64
+
 	mu     sync.Mutex
 	lanes  map[uint64]*lane // those that hold something
 	lastID uint64
+	asleep bool          // no round is due
 	idle   chan struct{} // closed when lanes becomes empty; nil when nobody waits
 	closed bool
 }
 
 func newPump(nc *nats.Conn, log zerolog.Logger) (*pump, error) {
 	p := &pump{
-		nc: nc, log: log, inbox: nc.NewInbox(), lanes: map[uint64]*lane{},
+		nc: nc, log: log, inbox: nc.NewInbox(), lanes: map[uint64]*lane{}, asleep: true,
 		budget: semaphore.NewWeighted(budgetBytes), kicked: make(chan struct{}, 1),
 	}
 	var err error
@@ -58,42 +66,66 @@ func (p *pump) newLane(subject string, stored bool) *lane {
 // epoch changes with every reconnect. nats.go counts one up before the new
 // connection takes anything, so two equal readings around a write and a PONG
 // mean that both went over one connection.
-func (p *pump) epoch() uint64 { return p.nc.Stats().Reconnects }
+func (p *pump) epoch() uint64 { return p.nc.Stats().Reconnects + p.disturbances.Load() }
+
+// disturbed notes a failed write. nats.go drops its whole buffer when a write
+// times out, other lanes' events in it too, and may keep the connection: start
+// a new one, and count everything on the wire as in doubt until then.
+func (p *pump) disturbed(err error) {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) ||
+		errors.Is(err, nats.ErrConnectionDraining) || errors.Is(err, nats.ErrConnectionReconnecting) {
+		return // it was not accepted, and nothing else was touched
+	}
+	p.disturbances.Add(1)
+	if err := p.nc.ForceReconnect(); err != nil {
+		p.log.Warn().Err(err).Msg("output connection not renewed")
+	}
+}
 
 // run tends the lanes until ctx ends.
 func (p *pump) run(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
+	timer := time.NewTimer(idleRound)
 	defer timer.Stop()
 	for {
+		timed := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.kicked:
 		case <-timer.C:
+			timed = true
 		}
-		timer.Reset(p.round(ctx))
+		timer.Reset(p.round(ctx, timed))
 	}
 }
 
-// round tends every lane once and returns how long to sleep.
-func (p *pump) round(ctx context.Context) time.Duration {
+// round tends every lane once and returns how long to sleep. While jobs come and
+// go it is a couple of seconds, so that a job need not wake the pump; it sleeps
+// for good when a whole such time passed without any.
+func (p *pump) round(ctx context.Context, timed bool) time.Duration {
 	now := time.Now()
-	next := now.Add(time.Hour)
-	for _, l := range p.active() {
+	next := now.Add(lazyConfirm)
+	lanes := p.active(timed)
+	if len(lanes) == 0 && timed {
+		return idleRound
+	}
+	for _, l := range lanes {
 		if at := l.tend(now); !at.IsZero() && at.Before(next) {
 			next = at
 		}
 	}
-	p.flush(ctx, p.active()...)
+	p.flush(ctx, true, lanes...)
 	return max(time.Until(next), time.Millisecond)
 }
 
 // flush asks for a PONG behind what the lanes have on the wire and confirms it.
-// It says whether anything was confirmed.
-func (p *pump) flush(ctx context.Context, lanes ...*lane) bool {
+// It says whether anything was confirmed. With urgent, lanes that can wait are
+// left out.
+func (p *pump) flush(ctx context.Context, urgent bool, lanes ...*lane) bool {
 	var marks []mark
+	now := time.Now()
 	for _, l := range lanes {
-		if m, ok := l.mark(); ok {
+		if m, ok := l.mark(now, urgent); ok {
 			marks = append(marks, m)
 		}
 	}
@@ -132,9 +164,7 @@ func (p *pump) drain(ctx context.Context) error {
 		p.kick()
 		select {
 		case <-ctx.Done():
-			for _, l := range p.active() {
-				l.discard()
-			}
+			p.refuseAll()
 			return fmt.Errorf("output of %d jobs: %w: %w", n, ErrNotDelivered, context.Cause(ctx))
 		case <-idle:
 		}
@@ -149,9 +179,22 @@ func (p *pump) kick() {
 	}
 }
 
-func (p *pump) active() []*lane {
+// refuseAll gives up what is left and takes nothing more.
+func (p *pump) refuseAll() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	for _, l := range p.active(false) {
+		l.discard()
+	}
+}
+
+// active are the lanes that hold something. With none and mayRest, the next one
+// wakes the pump.
+func (p *pump) active(mayRest bool) []*lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.asleep = mayRest && len(p.lanes) == 0
 	lanes := make([]*lane, 0, len(p.lanes))
 	for _, l := range p.lanes {
 		lanes = append(lanes, l)
@@ -161,10 +204,18 @@ func (p *pump) active() []*lane {
 
 // enlist and dismiss are called under the lane's mutex: a lane's lock is taken
 // before the pump's, never the other way round.
-func (p *pump) enlist(l *lane) {
+func (p *pump) enlist(l *lane) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
 	p.lanes[l.id] = l
+	if p.asleep {
+		p.asleep = false
+		p.kick()
+	}
+	return true
 }
 
 func (p *pump) dismiss(l *lane) {

@@ -42,6 +42,10 @@ func (r *Runs) Update(ctx context.Context, tenant, id string, rec wire.RunRecord
 	if err != nil {
 		return 0, fmt.Errorf("run record: %w", err)
 	}
+	// A server may take more, but no reader would.
+	if len(data) > wire.MaxRecordBytes {
+		return 0, fmt.Errorf("run record: %w: %d bytes, at most %d", ErrRecordTooBig, len(data), wire.MaxRecordBytes)
+	}
 	w := write{subject: r.bus.subjects.Run(tenant, id), stream: r.bus.streams.Runs, data: data, expect: &expect}
 	switch rec.State {
 	case wire.RunDone, wire.RunCancelled:
