@@ -1,0 +1,416 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sallyport/sallyport/internal/sandbox"
+	"github.com/sallyport/sallyport/internal/sandbox/local/cgroup"
+	"github.com/sallyport/sallyport/internal/sandbox/local/leaseinit"
+)
+
+// killPatience is how long a killed lease init may take before its control groups
+// are killed, too.
+const killPatience = 300 * time.Millisecond
+
+// box is a sandbox: one lease init and what is below.
+type box struct {
+	provider *Provider
+	spec     sandbox.Spec
+	slot     uint32
+
+	// These are set by create, before anybody else has the box.
+	record record
+	group  *cgroup.Lease
+	conn   *conn
+	init   *os.File // pidfd
+	initFD *pidfd   // the same process, for signals
+
+	// replies are lease init's answers outside of runs.
+	replies chan reply
+	// gone is closed when lease init has been waited for, released when the box's
+	// goroutines are to end although it is not, lost as the contract says.
+	gone, released, lost chan struct{}
+	releaseOnce          sync.Once
+	// ending is held by the one that destroys.
+	ending chan struct{}
+	proof  sandbox.Proof // of the end; guarded by ending
+
+	mu         sync.Mutex
+	run        *run // the last one; nil after a reset
+	runs       uint32
+	broken     error // why it may not be used again
+	destroying bool
+}
+
+// reply is a report and what came with it.
+type reply struct {
+	report leaseinit.Report
+	about  string
+	pidfd  int
+}
+
+var _ sandbox.Sandbox = (*box)(nil)
+
+func newBox(p *Provider, spec sandbox.Spec) *box {
+	return &box{
+		provider: p, spec: spec,
+		replies: make(chan reply, 4),
+		gone:    make(chan struct{}), released: make(chan struct{}), lost: make(chan struct{}),
+		ending: make(chan struct{}, 1),
+	}
+}
+
+// create makes lease init and waits until it is ready.
+func (b *box) create(ctx context.Context) error {
+	p := b.provider
+	setup, err := b.setup()
+	if err != nil {
+		return err
+	}
+	if b.record, err = p.state.intend(b.spec.Lease); err != nil {
+		return err
+	}
+	var groupDir *os.File
+	if p.config.Cgroup != nil {
+		if b.group, err = p.config.Cgroup.NewLease(b.spec.Lease, groupLimits(b.spec.Limits)); err != nil {
+			return err
+		}
+		groupDir = b.group.InitFD()
+		b.record.Groups = b.group.Dirs()
+	}
+	if err := b.fork(groupDir); err != nil {
+		return err
+	}
+	if b.group != nil {
+		if err := b.group.AttachInit(b.record.Pid); err != nil {
+			return err
+		}
+	}
+	var groups []int
+	if b.group != nil {
+		for _, f := range b.group.JobFiles() {
+			groups = append(groups, int(f.Fd()))
+		}
+	}
+	if err := b.conn.send(setup.Encode(), groups...); err != nil {
+		return fmt.Errorf("send set-up: %w", err)
+	}
+	_, err = b.answer(ctx, leaseinit.Ready)
+	return err
+}
+
+func (b *box) setup() (leaseinit.Setup, error) {
+	s := leaseinit.Setup{Hostname: "sandbox", JobUID: jobUID, Switch: b.provider.host.root}
+	var err error
+	if b.spec.Root == "" {
+		s.View = hostView()
+	} else if s.View, err = imageView(b.spec.Root); err != nil {
+		return s, fmt.Errorf("root of profile %s: %w", b.spec.Profile, err)
+	}
+	s.Base, err = basePath(s.View)
+	return s, err
+}
+
+// fork starts lease init, which does nothing before it gets its set-up.
+func (b *box) fork(groupDir *os.File) error {
+	p := b.provider
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return err
+	}
+	b.conn = ours
+	process, err := p.launcher.launch(&p.host, b.slot, b.spec.Lease, theirs, p.null, groupDir)
+	err = errors.Join(err, theirs.Close())
+	if process.pid == 0 {
+		return err
+	}
+	// From here on there is a process, which receive sees end.
+	b.record.Pid = process.pid
+	dup, dupErr := unix.FcntlInt(uintptr(process.pidfd), unix.F_DUPFD_CLOEXEC, 0)
+	b.initFD = newPidfd(dup)
+	b.init, err = pollable(process.pidfd, "pidfd of lease init")
+	if err := errors.Join(err, dupErr); err != nil {
+		return err
+	}
+	p.runs.Go(b.receive)
+	if b.record.Start, err = startTime(process.pid); err != nil {
+		return fmt.Errorf("start time of lease init: %w", err)
+	}
+	return p.state.write(b.record)
+}
+
+// receive hands on what lease init says, and sees its end. The socket's end comes
+// at once when lease init dies; that it is gone, and everything below with it, is
+// known only when it can be waited for.
+func (b *box) receive() {
+	var buf [4096]byte
+	for {
+		n, passed, err := b.conn.receive(buf[:])
+		if err != nil {
+			break
+		}
+		report, about, ok := leaseinit.DecodeReport(buf[:n])
+		if !ok || !b.dispatch(reply{report, about, passed}) {
+			b.breakDown(sandbox.Errorf(sandbox.Protocol, "receive", "lease init says what makes no sense"))
+			_ = b.initFD.signal(unix.SIGKILL)
+		}
+	}
+	b.breakDown(sandbox.Errorf(sandbox.Gone, "receive", "lease init has ended"))
+	if b.reap() == nil {
+		close(b.gone)
+	}
+}
+
+// dispatch gives a message to who waits for it, and says whether there is room for
+// it: lease init never says more than it was asked.
+func (b *box) dispatch(r reply) bool {
+	to := b.replies
+	switch r.report.Kind {
+	case leaseinit.Ready, leaseinit.Fatal, leaseinit.WasReset, leaseinit.NotReset:
+	case leaseinit.Forked, leaseinit.Refused, leaseinit.Waiting, leaseinit.Unready, leaseinit.Leftover, leaseinit.Reaped:
+		b.mu.Lock()
+		run := b.run
+		b.mu.Unlock()
+		if run == nil || run.seq != r.report.Seq {
+			return false
+		}
+		to = run.events
+	default:
+		return false
+	}
+	select {
+	case to <- r:
+		return true
+	default:
+		return false
+	}
+}
+
+// breakDown notes that the sandbox is no longer usable, and why, unless it is being
+// destroyed.
+func (b *box) breakDown(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.broken != nil {
+		return
+	}
+	b.broken = err
+	if !b.destroying {
+		close(b.lost)
+	}
+}
+
+// reap waits for lease init's end and takes its exit status, so that no zombie
+// stays.
+func (b *box) reap() error {
+	raw, err := b.init.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var waitErr error
+	err = raw.Read(func(fd uintptr) bool {
+		var info unix.Siginfo
+		for {
+			waitErr = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG, nil)
+			if waitErr != unix.EINTR {
+				break
+			}
+		}
+		// With WNOHANG, a process that lives leaves the structure as it was.
+		return waitErr != nil && waitErr != unix.EAGAIN || info.Signo != 0
+	})
+	return errors.Join(err, waitErr)
+}
+
+// answer waits for lease init's answer of the wanted kind.
+func (b *box) answer(ctx context.Context, want leaseinit.ReportKind) (leaseinit.Report, error) {
+	select {
+	case r := <-b.replies:
+		return r.report, r.check(want)
+	case <-b.gone:
+		// What it said last is why.
+		select {
+		case r := <-b.replies:
+			return r.report, r.check(want)
+		default:
+			return leaseinit.Report{}, errors.New("lease init ended without a word")
+		}
+	case <-ctx.Done():
+		return leaseinit.Report{}, fmt.Errorf("lease init does not answer: %w", context.Cause(ctx))
+	}
+}
+
+func (r reply) check(want leaseinit.ReportKind) error {
+	if r.report.Kind == want {
+		return nil
+	}
+	about := r.about
+	if about != "" {
+		about = " (" + about + ")"
+	}
+	err := syscall.Errno(r.report.Errno)
+	return fmt.Errorf("%s%s: %w%s", r.report.Stage, about, err, stageHint(r.report.Stage, err))
+}
+
+// stageHint says what usually stands behind an error of lease init.
+func stageHint(stage leaseinit.Stage, err syscall.Errno) string {
+	denied := err == unix.EPERM || err == unix.EACCES
+	switch {
+	case stage == leaseinit.StageProc && denied:
+		return " (/proc is partly masked, as in a container: run it with --security-opt systempaths=unconfined, or on the host)"
+	case denied && (stage == leaseinit.StagePrivate || stage == leaseinit.StageRoot || stage == leaseinit.StageView):
+		return " (mounting is forbidden in user namespaces here: with kernel.apparmor_restrict_unprivileged_userns=1 an AppArmor profile with \"userns,\" is needed; in a container, a seccomp profile that allows mount)"
+	case stage == leaseinit.StagePivot && err == unix.EINVAL:
+		return " (the worker's root is no mount point, as in a chroot or an initramfs)"
+	case err == unix.ENOSYS:
+		return " (Linux 5.14 or newer is needed)"
+	}
+	return ""
+}
+
+// abandon ends what create has begun and makes its error: Ambiguous where
+// something may be left.
+func (b *box) abandon(ctx context.Context, cause error) error {
+	ctx, cancel := cleanup(ctx, closeTimeout)
+	defer cancel()
+	if _, err := b.Destroy(ctx); err != nil {
+		return sandbox.Errorf(sandbox.Ambiguous, "create", "%w; and it cannot be proven gone: %w", cause, err)
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "create", "%w", cause)
+}
+
+func (b *box) Handle() sandbox.Handle { return b.provider.handle(b.record) }
+
+func (b *box) Isolation() sandbox.Isolation { return b.provider.capabilities.Isolation }
+
+func (b *box) Lost() <-chan struct{} { return b.lost }
+
+// Reset has lease init take the workspace away and look that no process is left.
+// Everything else that a run could leave was in its own namespaces and went with
+// them.
+func (b *box) Reset(ctx context.Context) error {
+	b.mu.Lock()
+	run, broken := b.run, b.broken
+	b.mu.Unlock()
+	if broken != nil {
+		return sandbox.Errorf(sandbox.Gone, "reset", "%w", broken)
+	}
+	if run == nil {
+		return nil
+	}
+	if !run.proven() {
+		return sandbox.Errorf(sandbox.Busy, "reset", "the end of the last run is not proven")
+	}
+	if err := b.conn.send(leaseinit.EncodeReset()); err != nil {
+		return b.unusable("reset", fmt.Errorf("ask lease init: %w", err))
+	}
+	if _, err := b.answer(ctx, leaseinit.WasReset); err != nil {
+		return b.unusable("reset", err)
+	}
+	b.mu.Lock()
+	b.run = nil
+	b.mu.Unlock()
+	return nil
+}
+
+// unusable notes that the sandbox may not be used again, and makes the error.
+func (b *box) unusable(op string, cause error) error {
+	err := sandbox.Errorf(sandbox.Unavailable, op, "%w", cause)
+	b.breakDown(err)
+	return err
+}
+
+// Destroy kills lease init and returns when it has been waited for and its control
+// groups are removed.
+func (b *box) Destroy(ctx context.Context) (sandbox.Proof, error) {
+	select {
+	case b.ending <- struct{}{}:
+		defer func() { <-b.ending }()
+	case <-ctx.Done():
+		return sandbox.Proof{}, sandbox.Errorf(sandbox.Busy, "destroy", "it is being destroyed: %w", context.Cause(ctx))
+	}
+	if b.proof.Proven {
+		return b.proof, nil
+	}
+	b.mu.Lock()
+	b.destroying = true
+	b.mu.Unlock()
+	evidence, err := b.end(ctx)
+	if err != nil {
+		return sandbox.Proof{Evidence: evidence}, sandbox.Errorf(sandbox.Busy, "destroy", "%w", err)
+	}
+	if err := b.provider.state.remove(b.provider.config.Instance, b.spec.Lease); err != nil {
+		return sandbox.Proof{Evidence: evidence}, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+	}
+	b.letGo()
+	b.provider.forget(b)
+	b.proof = sandbox.Proof{Proven: true, Evidence: evidence}
+	return b.proof, nil
+}
+
+// end kills and waits, and returns what it saw.
+func (b *box) end(ctx context.Context) ([]sandbox.Evidence, error) {
+	var evidence []sandbox.Evidence
+	if b.init == nil {
+		evidence = append(evidence, sandbox.Evidence{Kind: sandbox.EvidenceNeverMade, Detail: "no process was started"})
+	} else {
+		if err := b.endInit(ctx); err != nil {
+			return nil, err
+		}
+		evidence = append(evidence, sandbox.Evidence{
+			Kind:   sandbox.EvidencePidfd,
+			Detail: fmt.Sprintf("lease init %d was waited for: its pid namespaces, mounts and network are gone with it", b.record.Pid),
+		})
+	}
+	if b.group != nil {
+		if err := b.group.Remove(ctx); err != nil {
+			return evidence, fmt.Errorf("remove control groups: %w", err)
+		}
+		evidence = append(evidence, sandbox.Evidence{Kind: sandbox.EvidenceCgroup, Detail: "its control groups are removed"})
+	}
+	return evidence, nil
+}
+
+func (b *box) endInit(ctx context.Context) error {
+	if err := b.initFD.signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill lease init: %w", err)
+	}
+	patience := time.NewTimer(killPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case <-b.gone:
+			return nil
+		case <-patience.C:
+			if b.group != nil {
+				if err := b.group.Kill(); err != nil {
+					return fmt.Errorf("kill control groups: %w", err)
+				}
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("lease init %d does not end: %w", b.record.Pid, context.Cause(ctx))
+		}
+	}
+}
+
+// letGo closes what the worker holds of the sandbox and ends its goroutines.
+func (b *box) letGo() {
+	b.releaseOnce.Do(func() {
+		close(b.released)
+		if b.conn != nil {
+			_ = b.conn.close()
+		}
+		if b.init != nil {
+			_ = b.init.Close()
+			_ = b.initFD.close()
+		}
+	})
+}

@@ -1,0 +1,206 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sallyport/sallyport/internal/sandbox"
+	"github.com/sallyport/sallyport/internal/sandbox/local/leaseinit"
+)
+
+const (
+	// reconcileTimeout bounds the end of one dead worker's lease at start.
+	reconcileTimeout = 3 * time.Second
+	foreignPause     = 2 * time.Millisecond
+)
+
+// reconcile ends what dead instances left. Their leases have ended with them, as a
+// rule; what cannot be proven stays in the inventory.
+func (p *Provider) reconcile() {
+	instances, err := os.ReadDir(p.state.root)
+	if err != nil {
+		p.log.Warn().Err(err).Msg("cannot look for dead workers' leases")
+		return
+	}
+	for _, entry := range instances {
+		instance := entry.Name()
+		if instance == p.config.Instance {
+			p.reconcileInstance(instance)
+			continue
+		}
+		lock, err := lockInstance(filepath.Join(p.state.root, instance))
+		if err != nil {
+			continue // it lives, or it is not ours to read
+		}
+		if p.reconcileInstance(instance) {
+			dir := filepath.Join(p.state.root, instance)
+			err = errors.Join(os.Remove(filepath.Join(dir, lockName)), os.Remove(dir))
+		}
+		if err := errors.Join(err, lock.Close()); err != nil {
+			p.log.Warn().Err(err).Str("instance", instance).Msg("cannot remove a dead worker's state")
+		}
+	}
+}
+
+// reconcileInstance ends the leases that a dead instance has left and says whether
+// all of them are gone.
+func (p *Provider) reconcileInstance(instance string) bool {
+	records, err := p.state.of(instance)
+	if err != nil {
+		p.log.Warn().Err(err).Str("instance", instance).Msg("cannot read a dead worker's state")
+		return false
+	}
+	all := true
+	for _, r := range records {
+		ctx, cancel := ownContext(reconcileTimeout)
+		proof, err := p.destroyForeign(ctx, p.handle(r))
+		cancel()
+		if err != nil || !proof.Proven {
+			all = false
+			p.log.Warn().Err(err).Str("lease", r.Lease).Msg("cannot prove that a dead worker's lease is gone")
+			continue
+		}
+		p.log.Info().Str("lease", r.Lease).Str("evidence", proof.Evidence[0].Detail).Msg("removed a dead worker's lease")
+	}
+	return all
+}
+
+// destroyForeign ends a lease that this provider did not make, or has forgotten
+// because it is gone.
+func (p *Provider) destroyForeign(ctx context.Context, handle sandbox.Handle) (sandbox.Proof, error) {
+	r := recordOf(handle.Lease, handle.Detail)
+	if !token(r.Lease) || !token(r.Instance) {
+		return sandbox.Proof{}, sandbox.Errorf(sandbox.Refused, "destroy", "the handle of lease %q names no instance", handle.Lease)
+	}
+	if r.Boot != "" && r.Boot != p.host.bootID {
+		return p.foreignGone(r, sandbox.Evidence{
+			Kind: sandbox.EvidenceBoot, Detail: "the host has booted since: boot id was " + r.Boot + ", is " + p.host.bootID,
+		})
+	}
+	evidence, err := p.endForeign(ctx, r)
+	if err != nil {
+		return sandbox.Proof{}, err
+	}
+	if p.config.Cgroup != nil {
+		remains, err := p.config.Cgroup.Adopt(r.Lease, r.Groups)
+		if err != nil {
+			return sandbox.Proof{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+		}
+		if err := errors.Join(remains.Kill(), remains.Remove(ctx)); err != nil {
+			return sandbox.Proof{}, sandbox.Errorf(sandbox.Busy, "destroy", "control groups of lease %s: %w", r.Lease, err)
+		}
+		return p.foreignGone(r, evidence, sandbox.Evidence{Kind: sandbox.EvidenceCgroup, Detail: "its control groups are removed"})
+	}
+	return p.foreignGone(r, evidence)
+}
+
+func (p *Provider) foreignGone(r record, evidence ...sandbox.Evidence) (sandbox.Proof, error) {
+	if err := p.state.remove(r.Instance, r.Lease); err != nil {
+		return sandbox.Proof{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+	}
+	return sandbox.Proof{Proven: true, Evidence: evidence}, nil
+}
+
+// endForeign ends lease init, if it still lives, and returns why it is gone.
+func (p *Provider) endForeign(ctx context.Context, r record) (sandbox.Evidence, error) {
+	if r.Pid == 0 {
+		return p.lookForeign(r)
+	}
+	process, evidence, err := openVerified(r)
+	if err != nil || process == nil {
+		return evidence, err
+	}
+	defer func() { _ = process.close() }()
+	if err := process.signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return evidence, sandbox.Errorf(sandbox.Unavailable, "destroy", "kill lease init %d: %w", r.Pid, err)
+	}
+	for {
+		// A pidfd tells the end of a process whose parent has not waited for it, too.
+		ended, err := process.ended()
+		if err != nil {
+			return evidence, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+		}
+		if ended {
+			return sandbox.Evidence{
+				Kind:   sandbox.EvidencePidfd,
+				Detail: fmt.Sprintf("lease init %d was killed and has ended, and with it its pid namespaces", r.Pid),
+			}, nil
+		}
+		if err := pause(ctx, foreignPause); err != nil {
+			return evidence, sandbox.Errorf(sandbox.Busy, "destroy", "lease init %d does not end: %w", r.Pid, err)
+		}
+	}
+}
+
+// openVerified opens the lease init that r names. No process means that it is
+// gone, with the evidence. A pid alone names nobody: it is opened first, and then
+// its start time is compared, so that it cannot become another's in between.
+func openVerified(r record) (*pidfd, sandbox.Evidence, error) {
+	gone := sandbox.Evidence{Kind: sandbox.EvidenceOwnerDead, Detail: fmt.Sprintf("no process %d that started at tick %d", r.Pid, r.Start)}
+	fd, err := unix.PidfdOpen(r.Pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, gone, nil
+	}
+	if err != nil {
+		return nil, gone, sandbox.Errorf(sandbox.Unavailable, "destroy", "open process %d: %w", r.Pid, err)
+	}
+	process := newPidfd(fd)
+	_, start, err := procStat(r.Pid)
+	if err == nil && start == r.Start {
+		return process, gone, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return nil, gone, errors.Join(sandbox.Errorf(sandbox.Unavailable, "destroy", "look at process %d: %w", r.Pid, err), process.close())
+	}
+	return nil, gone, process.close()
+}
+
+// lookForeign is for a lease whose lease init may have been forked but was never
+// noted. It has not been let in, so it ends when its worker does. A process that
+// says it is that lease's is doubt; nobody's word is enough to kill it.
+func (p *Provider) lookForeign(r record) (sandbox.Evidence, error) {
+	if r.Instance != p.config.Instance {
+		lock, err := lockInstance(filepath.Join(p.state.root, r.Instance))
+		if errors.Is(err, errInstanceLives) {
+			return sandbox.Evidence{}, sandbox.Errorf(sandbox.Busy, "destroy", "lease %s: its worker lives and has not noted a process", r.Lease)
+		}
+		if err == nil {
+			defer func() { _ = lock.Close() }()
+		}
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return sandbox.Evidence{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+	}
+	want := leaseinit.Marker + "\x00" + r.Lease + "\x00"
+	for _, entry := range entries {
+		if _, err := strconv.Atoi(entry.Name()); err != nil {
+			continue
+		}
+		line, err := os.ReadFile("/proc/" + entry.Name() + "/cmdline")
+		if err == nil && strings.HasPrefix(string(line), want) {
+			return sandbox.Evidence{}, sandbox.Errorf(sandbox.Busy, "destroy", "process %s may be lease init of %s", entry.Name(), r.Lease)
+		}
+	}
+	return sandbox.Evidence{Kind: sandbox.EvidenceOwnerDead, Detail: "its worker is dead and no process is its lease init"}, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

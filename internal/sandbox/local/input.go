@@ -1,0 +1,78 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// pipeBytes is what a new pipe takes without a reader (pipe(7)).
+	pipeBytes = 64 << 10
+	// inputBytes is the size of the pieces in which input is copied.
+	inputBytes = 64 << 10
+)
+
+// input feeds a run's standard input.
+type input struct {
+	source io.Reader
+	// file is the pipe; nil when there is nothing to copy.
+	file *os.File
+}
+
+// newInput makes the standard input for source and returns the job's end, too:
+// null when there is none. What fits into a pipe is written at once.
+func newInput(source io.Reader, null *os.File) (*input, *os.File, error) {
+	size := -1
+	if s, ok := source.(interface{ Len() int }); ok {
+		size = s.Len()
+	}
+	if source == nil || size == 0 {
+		return &input{}, null, nil
+	}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("make an input pipe: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[0]), "input")
+	if size > pipeBytes {
+		// Best effort: the more fits, the fewer turns.
+		_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, floodPipe)
+	}
+	ours, err := pollable(fds[1], "input")
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	in := &input{source: source, file: ours}
+	if size > 0 && size <= pipeBytes {
+		in.copy()
+		in.file = nil
+	}
+	return in, theirs, nil
+}
+
+// pending says whether there is something to copy.
+func (in *input) pending() bool { return in.file != nil }
+
+// copy copies the source and closes the pipe. A reader that goes away is no error.
+func (in *input) copy() {
+	_, _ = io.CopyBuffer(onlyWriter{in.file}, onlyReader{in.source}, make([]byte, inputBytes))
+	_ = in.file.Close()
+}
+
+// close ends a copy that waits for the job.
+func (in *input) close() {
+	if in.file != nil {
+		_ = in.file.Close()
+	}
+}
+
+// onlyWriter and onlyReader hide what io.CopyBuffer would use to copy without its
+// buffer, in pieces of any size.
+type (
+	onlyWriter struct{ io.Writer }
+	onlyReader struct{ io.Reader }
+)

@@ -1,0 +1,93 @@
+package leaseinit
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// lastCapability bounds the capabilities that are dropped; the kernel refuses
+// numbers above its own last one, which is no error.
+const lastCapability = 63
+
+// build makes the root and changes into it.
+func (l *lease) build() {
+	base := l.setup.Base
+	l.must(StagePrivate, unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), "/")
+	l.must(StageRoot, unix.Mount("tmpfs", base, "tmpfs", mountFlags, "size=256k,nr_inodes=1024,mode=755"), base)
+	for _, op := range l.setup.View {
+		l.apply(op, base+op.Path)
+	}
+	l.must(StageProc, unix.Mount("proc", base+"/proc", "proc", procFlags, ""), "/proc")
+	var st unix.Stat_t
+	l.must(StageRoot, unix.Stat(base, &st), base)
+	l.root = st.Dev
+	ro := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	l.must(StageRoot, unix.MountSetattr(unix.AT_FDCWD, base, 0, &ro), base)
+	l.must(StagePivot, unix.Chdir(base), base)
+	l.must(StagePivot, unix.PivotRoot(".", "."), base)
+	l.must(StagePivot, unix.Unmount(".", unix.MNT_DETACH), "old root")
+	l.must(StagePivot, unix.Chdir("/"), "/")
+}
+
+func (l *lease) apply(op Op, path string) {
+	switch op.Kind {
+	case OpDir:
+		l.must(StageView, unix.Mkdir(path, 0o755), op.Path)
+	case OpDirSticky:
+		l.must(StageView, unix.Mkdir(path, 0o755), op.Path)
+		l.must(StageView, unix.Chmod(path, 0o1777), op.Path)
+	case OpFile:
+		l.must(StageView, writeFile(path, op.Arg, unix.O_CREAT|unix.O_EXCL), op.Path)
+	case OpLink:
+		l.must(StageView, unix.Symlink(op.Arg, path), op.Path)
+	case OpBind:
+		l.must(StageView, unix.Mount(op.Arg, path, "", unix.MS_BIND|unix.MS_REC, ""), op.Arg)
+		ro := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+		l.must(StageView, unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_RECURSIVE, &ro), op.Arg)
+	case OpDevice:
+		l.must(StageDevice, writeFile(path, "", unix.O_CREAT|unix.O_EXCL), op.Path)
+		l.must(StageDevice, unix.Mount(op.Arg, path, "", unix.MS_BIND, ""), op.Arg)
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
+		l.must(StageDevice, unix.MountSetattr(unix.AT_FDCWD, path, 0, &attr), op.Arg)
+	default:
+		l.die(StageProtocol, unix.EBADMSG, op.Path)
+	}
+}
+
+func writeFile(path, content string, flags int) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|flags, 0o644)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if content == "" {
+		return nil
+	}
+	_, err = unix.Write(fd, []byte(content))
+	return err
+}
+
+// lock gives up what only building needs, for itself and all that it forks.
+func (l *lease) lock() {
+	l.must(StageUserNamespaces, writeFile("/proc/sys/user/max_user_namespaces", "0", 0), "")
+	l.must(StageHostname, unix.Sethostname([]byte(l.setup.Hostname)), "")
+	// The worker's session keyring stays outside. A kernel without keyrings has
+	// none to leave.
+	_, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0)
+	if err != nil && err != unix.ENOSYS {
+		l.die(StagePrivileges, errno(err), "session keyring")
+	}
+	for c := uintptr(0); c <= lastCapability; c++ {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL {
+			l.die(StagePrivileges, errno(err), "bounding set")
+		}
+	}
+	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+	if n := len(l.setup.Filter) / int(unsafe.Sizeof(unix.SockFilter{})); n > 0 {
+		filter := make([]unix.SockFilter, n)
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), n*int(unsafe.Sizeof(filter[0]))), l.setup.Filter)
+		filterProg = unix.SockFprog{Len: uint16(n), Filter: &filter[0]}
+	}
+}

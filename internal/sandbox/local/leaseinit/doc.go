@@ -1,0 +1,23 @@
+// Package leaseinit is the inside of a local sandbox: lease init, which is pid 1
+// of a lease's namespaces, and the stub, which is pid 1 of one job's.
+//
+// Lease init is the worker's own binary, started again with Marker as argv[0].
+// This package's init function then takes over before the rest of the program is
+// initialised and never returns. For that reason it imports almost nothing: every
+// import that is initialised late would delay every lease. It is linked into any
+// binary that imports package local.
+//
+//	worker ──socket (fd 3)──▶ lease init   builds the root, forks one stub a job
+//	                            └─ stub    own pid, mount and ipc namespaces
+//	                                └─ job the request's program, pid 2
+//
+// The worker sends a Setup, then one Job at a time, each ended by a Reset; lease
+// init and the stub answer with Reports. The end of the socket ends lease init,
+// and with it, by the kernel's rules for pid namespaces, everything below.
+//
+// The stub is forked without exec, so it is a one-threaded copy of a program that
+// has a runtime with several threads. It may therefore use nothing of that
+// runtime: its code is marked nosplit and norace, touches no heap, and makes raw
+// system calls only. Most of what it does is a list of system calls that lease
+// init has prepared in ordinary Go (see program).
+package leaseinit

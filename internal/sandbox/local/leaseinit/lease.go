@@ -1,0 +1,302 @@
+package leaseinit
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// init takes over a process that was started as lease init. This must happen in
+// an init function: main would come after the initialisation of everything that
+// the binary has.
+func init() {
+	if marked() {
+		run()
+	}
+}
+
+// marked says whether this process was started as lease init. Package os, which
+// has the arguments, is initialised too late.
+func marked() bool {
+	fd, err := syscall.Open("/proc/self/cmdline", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer syscall.Close(fd)
+	var b [len(Marker) + 1]byte
+	n, err := syscall.Read(fd, b[:])
+	return err == nil && n == len(b) && string(b[:]) == Marker+"\x00"
+}
+
+// lease is lease init's state. It runs on the process's first thread only, to
+// which the runtime binds init functions.
+type lease struct {
+	setup Setup
+	// groups are the cgroup files that take a stub in.
+	groups []int
+	// seq is the job whose workspace is mounted; 0 means none.
+	seq uint32
+	// root is the device of the root, by which a mount point is told.
+	root uint64
+}
+
+var (
+	inbox [MaxInline / 8]uint64
+	oob   [256]byte
+)
+
+// run is lease init. It never returns.
+func run() {
+	l := &lease{}
+	quieten()
+	// What the worker itself inherited without close-on-exec must not come in.
+	l.must(StageDescriptors, unix.CloseRange(Socket+1, ^uint(0)>>33, 0), "")
+	unix.CloseOnExec(Socket)
+	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0), "")
+	// The worker sends Setup only after it has put this process in its place. If
+	// it died before the death signal was set, this receive ends instead.
+	msg, fds := receive()
+	setup, ok := decodeSetup(msg)
+	if !ok {
+		l.die(StageProtocol, unix.EBADMSG, "set-up")
+	}
+	l.setup, l.groups = setup, fds
+	l.build()
+	l.lock()
+	theJob.shared = sharedReport(l)
+	send(&Report{Kind: Ready}, -1, "")
+	for {
+		msg, fds := receive()
+		if len(msg) < 4 {
+			l.die(StageProtocol, unix.EBADMSG, "message")
+		}
+		switch *(*uint32)(unsafe.Pointer(&msg[0])) {
+		case kindJob:
+			l.job(msg, fds)
+		case kindJobFile:
+			l.jobFile(msg, fds)
+		case kindReset:
+			l.reset()
+		default:
+			l.die(StageProtocol, unix.EBADMSG, "message")
+		}
+	}
+}
+
+// quieten makes signals harmless: ignored are those that a service manager or a
+// terminal sends to all of a group, default the ones that were inherited ignored.
+// A thread of the runtime may otherwise end the process for them.
+func quieten() {
+	ignore := [4]uint64{1}
+	for sig := uintptr(1); sig <= 64; sig++ {
+		var act [4]uint64
+		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&act)), 8, 0, 0)
+		if act[0] == 1 {
+			act = [4]uint64{}
+			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
+		}
+	}
+	for _, sig := range restored {
+		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
+	}
+	unix.Umask(0o022)
+}
+
+// job runs one job to the end of its stub. msg is the encoded job, in memory that
+// stays until then.
+func (l *lease) job(msg []byte, fds []int) {
+	defer closeAll(fds)
+	if len(msg) < headerSize || len(fds) < 3 {
+		l.die(StageProtocol, unix.EBADMSG, "job")
+	}
+	base := uintptr(unsafe.Pointer(&msg[0]))
+	h := (*jobHeader)(unsafe.Pointer(&msg[0]))
+	if int(h.size) != len(msg) || h.seq == 0 || l.seq != 0 {
+		l.die(StageProtocol, unix.EBADMSG, "job")
+	}
+	seq := h.seq
+	*theJob.shared = Report{Seq: seq}
+	if err := l.mountWorkspace(base + uintptr(h.workspace)); err != 0 {
+		send(&Report{Kind: Refused, Seq: seq, Stage: StageWorkspace, Errno: int32(err)}, -1, "")
+		return
+	}
+	l.seq = seq
+	theJob.passed = [3]uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])}
+	l.plan(&theJob, h, base)
+	var pidfd int32 = -1
+	var all, old uint64 = ^uint64(0), 0
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+	pid, e := forkStub(&theJob, &pidfd)
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&old)), 0, 8, 0, 0)
+	if e != 0 {
+		send(&Report{Kind: Refused, Seq: seq, Stage: StageFork, Errno: int32(e)}, -1, "")
+		return
+	}
+	send(&Report{Kind: Forked, Seq: seq}, int(pidfd), "")
+	closeAll(fds)
+	l.await(seq, int(pid), int(pidfd))
+	syscall.Close(int(pidfd))
+}
+
+// jobFile runs a job whose encoded form is in a memory file.
+func (l *lease) jobFile(msg []byte, fds []int) {
+	if len(msg) != 8 || len(fds) != 4 {
+		l.die(StageProtocol, unix.EBADMSG, "job file")
+	}
+	size := int(*(*uint32)(unsafe.Pointer(&msg[4])))
+	b, err := unix.Mmap(fds[3], 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
+	if err != nil {
+		l.die(StageMap, errno(err), "")
+	}
+	l.job(b, fds)
+	if err := unix.Munmap(b); err != nil {
+		l.die(StageMap, errno(err), "")
+	}
+}
+
+// await waits for the stub's end and reports it. The end of the socket, which is
+// the worker's, ends lease init at once.
+func (l *lease) await(seq uint32, pid, pidfd int) {
+	poll := [2]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}, {Fd: Socket, Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(poll[:], -1)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			l.die(StageFork, errno(err), "poll")
+		}
+		if poll[1].Revents != 0 {
+			// Nothing is sent during a job, so this can only be the end.
+			unix.Exit(0)
+		}
+		break
+	}
+	var status unix.WaitStatus
+	for {
+		_, err := unix.Wait4(pid, &status, 0, nil)
+		if err == nil {
+			break
+		}
+		if err != unix.EINTR {
+			l.die(StageFork, errno(err), "wait")
+		}
+	}
+	r := *theJob.shared
+	r.Kind, r.Seq, r.StubStatus = Reaped, seq, int32(status)
+	send(&r, -1, "")
+}
+
+// mountWorkspace mounts a fresh workspace. options is the address of a C string.
+func (l *lease) mountWorkspace(options uintptr) syscall.Errno {
+	const path = "/workspace\x00"
+	_, _, e := syscall.Syscall6(unix.SYS_MOUNT, text(textTmpfs), text(path), text(textTmpfs), mountFlags, options, 0)
+	return e
+}
+
+// reset takes the last job's workspace away and looks that nothing else is left.
+func (l *lease) reset() {
+	r := Report{Kind: WasReset, Seq: l.seq}
+	if l.seq != 0 {
+		if err := unix.Unmount("/workspace", unix.UMOUNT_NOFOLLOW); err != nil {
+			r.Kind, r.Stage, r.Errno = NotReset, StageUnmount, int32(errno(err))
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/workspace", &st); err != nil || st.Dev != l.root {
+		r.Kind, r.Stage, r.Errno = NotReset, StageUnmount, int32(unix.EBUSY)
+	}
+	// Lease init's /proc shows the processes of all namespaces below. Its only
+	// children were stubs.
+	if entries("/proc") != 1 {
+		r.Kind, r.Stage, r.Errno = NotReset, StageProcesses, int32(unix.EBUSY)
+	}
+	if r.Kind == WasReset {
+		l.seq = 0
+	}
+	send(&r, -1, "")
+}
+
+// receive returns the next message and its descriptors. The message is valid
+// until the next call. The end of the socket ends the process.
+func receive() ([]byte, []int) {
+	buf := unsafe.Slice((*byte)(unsafe.Pointer(&inbox)), MaxInline)
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(Socket, buf, oob[:], unix.MSG_CMSG_CLOEXEC)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			unix.Exit(0)
+		}
+		var fds []int
+		if oobn > 0 {
+			messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+			if err == nil && len(messages) == 1 {
+				fds, _ = unix.ParseUnixRights(&messages[0])
+			}
+		}
+		return buf[:n], fds
+	}
+}
+
+// send sends a report, with a descriptor if it is not negative. If the worker is
+// gone, there is nobody to live for.
+func send(r *Report, fd int, about string) {
+	msg := unsafe.Slice((*byte)(unsafe.Pointer(r)), ReportSize)
+	if about != "" {
+		msg = append(append([]byte{}, msg...), about...)
+	}
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	for {
+		err := unix.Sendmsg(Socket, msg, rights, nil, unix.MSG_NOSIGNAL)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			unix.Exit(0)
+		}
+		return
+	}
+}
+
+func (l *lease) must(stage Stage, err error, about string) {
+	if err != nil {
+		l.die(stage, errno(err), about)
+	}
+}
+
+// die reports and ends lease init, and with it all that it has begun.
+func (l *lease) die(stage Stage, e syscall.Errno, about string) {
+	send(&Report{Kind: Fatal, Stage: stage, Errno: int32(e)}, -1, about)
+	unix.Exit(1)
+}
+
+func errno(err error) syscall.Errno {
+	if e, ok := err.(syscall.Errno); ok {
+		return e
+	}
+	return unix.EINVAL
+}
+
+func closeAll(fds []int) {
+	for i, fd := range fds {
+		if fd >= 0 {
+			syscall.Close(fd)
+		}
+		fds[i] = -1
+	}
+}
+
+// sharedReport is the page in which the stub leaves its report for lease init.
+func sharedReport(l *lease) *Report {
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		l.die(StageMap, errno(err), "shared page")
+	}
+	return (*Report)(unsafe.Pointer(&b[0]))
+}
