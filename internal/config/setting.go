@@ -256,7 +256,7 @@ func (q *Queue) setWeight(word string) error {
 }
 
 func (q *Queue) setConcurrency(word string) error {
-	n, err := parseCount(word, 0, 1024)
+	n, err := parseCount(word, 0, 100_000)
 	q.Concurrency = int(n)
 	return err
 }

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sallyport/sallyport/client"
+	"github.com/sallyport/sallyport/internal/daemon"
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+type runCommand struct {
+	natsFlags
+	jobFlags
+	jsonFlag
+	Argv []string `arg:"" passthrough:"" help:"Program and arguments."`
+}
+
+// Run submits the job, shows its output as it comes and exits with its code.
+// What keeps the job from starting exits with 125, as a job that was not started
+// does; the first signal cancels the job.
+func (c *runCommand) Run(s *session) error {
+	request, err := c.request(command(c.Argv), s.stdin)
+	if err != nil {
+		return err
+	}
+	request.Output = wire.OutputReply
+	if c.JSON {
+		request.Output = wire.OutputInline
+	}
+	cl, err := s.client(c.ConfigFile, c.Tenant, c.Queue)
+	if err != nil {
+		return notStarted(err)
+	}
+	defer cl.close()
+	job, err := cl.Submit(s.ctx, request, c.ID)
+	if err != nil {
+		return notStarted(err)
+	}
+	defer func() { _ = job.Close() }() // the connection ends right after
+	result, err := follow(s, cl.Client, job)
+	if err != nil {
+		return &exit{wire.ExitLost, fmt.Errorf("job %s.%s: %w; it may still be running: sallyport status %s --tenant %s", job.Tenant, job.ID, err, job.ID, job.Tenant)}
+	}
+	return c.finish(s, job, result)
+}
+
+// notStarted gives err the exit code that says the most about the job.
+func notStarted(err error) error {
+	var r *client.Refused
+	var coded *exit
+	switch {
+	case errors.As(err, &r):
+		return &exit{wire.ExitStatus(&r.Result), err}
+	case errors.Is(err, client.ErrMaybeAccepted):
+		return &exit{wire.ExitLost, err}
+	case errors.As(err, &coded):
+		return err
+	case errors.Is(err, client.ErrNoGateway), errors.Is(err, daemon.ErrConnect):
+		return &exit{wire.ExitNotStarted, err}
+	default:
+		return &exit{wire.ExitNotStarted, err}
+	}
+}
+
+// Results whose message was lost (a reconnect at the wrong moment) are found by
+// asking, this often.
+const askAgain = 5 * time.Second
+
+// follow shows the job's output and returns its result. The first signal cancels
+// the job, whose result is then waited for all the same.
+func follow(s *session, cl *client.Client, job *client.Job) (*client.Result, error) {
+	waiting := context.WithoutCancel(s.ctx)
+	stop := context.AfterFunc(s.ctx, func() {
+		ctx, cancel := detached(s.ctx)
+		defer cancel()
+		if _, err := cl.Cancel(ctx, job.ID); err != nil {
+			s.warnf("cancel: %v", err)
+		}
+	})
+	defer stop()
+	for {
+		ctx, cancel := context.WithTimeout(waiting, askAgain)
+		ev, err := job.Next(ctx)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			if result, err := ask(waiting, cl, job); result != nil || err != nil {
+				return result, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if result, err := show(s, ev); result != nil || err != nil {
+			return result, err
+		}
+	}
+}
+
+// ask returns the result where the job is over although nobody told us. A
+// gateway that does not answer now is no reason to give up.
+func ask(ctx context.Context, cl *client.Client, job *client.Job) (*client.Result, error) {
+	state, err := cl.Status(ctx, job.ID)
+	switch {
+	case err != nil:
+		return nil, nil //nolint:nilnil,nilerr // not known yet
+	case state.State == wire.JobUnknown:
+		return nil, client.ErrUnknownJob
+	}
+	return state.Final()
+}
+
+// show prints one event, and returns the result when it is that.
+func show(s *session, ev client.Event) (*client.Result, error) {
+	var to io.Writer
+	switch ev.Type {
+	case wire.EventStdout:
+		to = s.stdout
+	case wire.EventStderr:
+		to = s.stderr
+	case wire.EventResult:
+		return wire.DecodeResult(ev.Data)
+	case wire.EventAccepted, wire.EventStarted, wire.EventEnd:
+		return nil, nil //nolint:nilnil // no result yet
+	}
+	if _, err := to.Write(ev.Data); err != nil {
+		return nil, fmt.Errorf("write the job's output: %w", err)
+	}
+	return nil, nil //nolint:nilnil // no result yet
+}
+
+// finish prints the result where it is asked for or needs words, and exits.
+func (c *runCommand) finish(s *session, job *client.Job, result *client.Result) error {
+	if c.JSON {
+		if err := s.json(result); err != nil {
+			return err
+		}
+	} else {
+		for _, lost := range job.Lost() {
+			s.warnf("output is missing: events %d to %d did not arrive", lost.From, lost.To)
+		}
+		if result.Outcome != wire.Exited || unproven(result) {
+			s.warnf("%s", summary(result))
+		}
+	}
+	if code := wire.ExitStatus(result); code != exitOK {
+		return &exit{code: code}
+	}
+	return nil
+}
+
+func unproven(r *client.Result) bool {
+	return r.Containment != nil && r.Containment.Verdict == wire.Unproven
+}
+
+// summary is a result in one line.
+func summary(r *client.Result) string {
+	var b strings.Builder
+	b.WriteString(string(r.Outcome))
+	if r.Reason != "" {
+		b.WriteString(" (" + string(r.Reason) + ")")
+	}
+	switch {
+	case r.ExitCode != nil:
+		fmt.Fprintf(&b, ", exit code %d", *r.ExitCode)
+	case r.Signal != nil:
+		name := r.Signal.Name
+		if name == "" {
+			name = fmt.Sprint(r.Signal.Number)
+		}
+		b.WriteString(", signal " + name)
+	}
+	if r.Usage != nil {
+		fmt.Fprintf(&b, ", after %s", time.Duration(r.Usage.WallMS)*time.Millisecond)
+	}
+	if r.Output.Truncated {
+		b.WriteString(", output cut at the limit")
+	}
+	if unproven(r) {
+		b.WriteString(", NOT proven that nothing is left")
+	}
+	if r.Message != "" {
+		b.WriteString(": " + r.Message)
+	}
+	return b.String()
+}

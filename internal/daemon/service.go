@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"github.com/sallyport/sallyport/internal/config"
+	"github.com/sallyport/sallyport/internal/observe"
+	"github.com/sallyport/sallyport/internal/reaper"
+	"github.com/sallyport/sallyport/internal/sandbox"
+)
+
+// RunGateway serves publishers until ctx ends.
+func RunGateway(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build) (err error) {
+	inst, err := TakeInstance(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, inst.Close()) }()
+	log = log.With().Str(observe.KeyWorker, inst.Worker).Logger()
+	b, err := Connect(ctx, cfg, log, "sallyport gateway "+inst.Worker)
+	if err != nil {
+		return err
+	}
+	defer closeBus(ctx, b, log)
+	if err := CheckStreams(ctx, b, cfg); err != nil {
+		return err
+	}
+	metrics, err := observe.NewSet(build.Version)
+	if err != nil {
+		return err
+	}
+	gw, err := newGateway(b, metrics, log, cfg, inst.Worker, build)
+	if err != nil {
+		return err
+	}
+	if err := measureBus(metrics, b); err != nil {
+		return err
+	}
+	return serve(ctx, cfg, log, metrics, func() error { return connected(b) }, []part{gw})
+}
+
+// RunReaper destroys what is in quarantine on this host until ctx ends. It takes
+// no jobs, so it asks nothing of the host's limits.
+func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build) (err error) {
+	inst, err := TakeInstance(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, inst.Close()) }()
+	log = log.With().Str(observe.KeyWorker, inst.Worker).Logger()
+	b, err := Connect(ctx, cfg, log, "sallyport reaper "+inst.Worker)
+	if err != nil {
+		return err
+	}
+	defer closeBus(ctx, b, log)
+	if err := CheckStreams(ctx, b, cfg); err != nil {
+		return err
+	}
+	own := *cfg
+	own.Require = []string{config.RequireNamespaces}
+	boxes, err := openSandboxes(ctx, &own, inst, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, boxes.close()) }()
+	metrics, err := observe.NewSet(build.Version)
+	if err != nil {
+		return err
+	}
+	r, err := reaper.New(b, boxes.providers, log, reaper.Config{})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(measureBus(metrics, b), measureReaper(metrics, r)); err != nil {
+		return err
+	}
+	ready := func() error { return errors.Join(connected(b), r.Ready()) }
+	return serve(ctx, cfg, log, metrics, ready, []part{{"reaper", r.Run}})
+}
+
+// DevInfo is what a person needs to know of a running dev stack.
+type DevInfo struct {
+	// URL is the embedded server's.
+	URL string
+	// Isolation is the level that jobs of the default profile get, Missing what
+	// this host cannot enforce, one sentence each.
+	Isolation string
+	Missing   []string
+}
+
+// RunDev runs an embedded NATS server with the streams, a worker, a gateway and a
+// reaper until ctx ends. announce is called once when all of it serves; its
+// error ends the stack.
+func RunDev(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logger, build Build, announce func(DevInfo) error) (err error) {
+	inst, err := TakeInstance(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, inst.Close()) }()
+	log = log.With().Str(observe.KeyWorker, inst.Worker).Logger()
+	server, err := StartServer(ctx, cfg.Listen, inst.Dir, log)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	b, err := connectInProcess(ctx, cfg, log, "sallyport dev "+inst.Worker, server)
+	if err != nil {
+		return err
+	}
+	defer closeBus(ctx, b, log)
+	plan, err := Plan(cfg)
+	if err != nil {
+		return err
+	}
+	if _, err := b.Apply(ctx, plan); err != nil {
+		return err
+	}
+	w, err := newWorker(ctx, cfg, log, build, inst, b)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.sandboxes.close()) }()
+	gw, err := newGateway(b, w.metrics, log, cfg, inst.Worker, build)
+	if err != nil {
+		return err
+	}
+	info := DevInfo{URL: server.URL()}
+	info.Isolation, info.Missing = isolation(w.sandboxes.providers[cfg.Profiles["default"].Provider].Capabilities())
+	announcement := part{"announcement", func(ctx context.Context) error {
+		if err := w.whenReady(ctx); err != nil {
+			return err
+		}
+		if err := announce(info); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	}}
+	return serve(ctx, cfg, log, w.metrics, w.ready, w.parts(hurry, gw, announcement))
+}
+
+// isolation says in words what jobs get and what they do not: a limit with the
+// reason, anything else by its name.
+func isolation(caps sandbox.Capabilities) (level string, missing []string) {
+	for _, what := range caps.Isolation.Missing {
+		if _, explained := caps.Unenforced[strings.TrimSuffix(what, " limit")]; !explained {
+			missing = append(missing, what)
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(caps.Unenforced)) {
+		missing = append(missing, field+": "+caps.Unenforced[field])
+	}
+	return caps.Isolation.Level, missing
+}
