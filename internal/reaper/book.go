@@ -1,0 +1,222 @@
+package reaper
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+// Stats is how the quarantine stands, as far as one reaper knows from what was
+// delivered to it and from its listings.
+type Stats struct {
+	// Quarantined are the leases that wait to be destroyed, Held those that an
+	// operator holds, Bad the records that cannot be read. They exclude each
+	// other.
+	Quarantined, Held, Bad int
+	// Oldest is when the oldest of the quarantined leases was first seen; zero
+	// without one.
+	Oldest time.Time
+	// Reasons counts the quarantined leases by their reason.
+	Reasons map[wire.QuarantineReason]int
+	// Attempts, Failures and Destroyed count since the start. A lease counts as
+	// destroyed where its end was written, so once over all reapers.
+	Attempts, Failures, Destroyed uint64
+	// Working and Slow are the places that are taken in the two lanes; one of
+	// Working belongs to the next delivery.
+	Working, Slow int
+	// Listed is when the last complete listing was made.
+	Listed time.Time
+}
+
+// Tries is what a reaper tried at one lease.
+type Tries struct {
+	// Attempts counts those before it too, as far as the server knows them.
+	Attempts int
+	// LastError says why the last one failed; empty before the first.
+	LastError string
+	// Next is about when the next one begins.
+	Next time.Time
+}
+
+// book is what the reaper knows about unfinished records. It has an entry for
+// each, so its bound is that of the listing and the ledger. Nothing in it is
+// needed to be right: after a restart it fills again.
+type book struct {
+	mu      sync.Mutex
+	entries map[string]*entry // by subject
+	counts  Stats
+}
+
+type entry struct {
+	source   *source
+	lease    string
+	state    wire.QuarantineState // empty for a bad record
+	reason   wire.QuarantineReason
+	seen     time.Time
+	attempts int
+	err      string
+	// next is when the next delivery is due.
+	next    time.Time
+	working bool
+	// badSeq is the record that was reported as bad.
+	badSeq uint64
+}
+
+func newBook() *book { return &book{entries: map[string]*entry{}} }
+
+func (b *book) entry(s *source, subject, lease string) *entry {
+	e := b.entries[subject]
+	if e == nil {
+		e = &entry{source: s, lease: lease}
+		b.entries[subject] = e
+	}
+	return e
+}
+
+// begin takes a record for work; false if it is being worked on.
+func (b *book) begin(s *source, subject, lease string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entry(s, subject, lease)
+	if e.working {
+		return false
+	}
+	e.working = true
+	return true
+}
+
+// end gives a record back; the next delivery is due at next.
+func (b *book) end(subject string, next time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.entries[subject]; e != nil {
+		e.working = false
+		e.next = next
+	}
+}
+
+// read notes what the record says.
+func (b *book) read(subject string, rec wire.Quarantine) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.entries[subject]; e != nil {
+		e.read(rec)
+	}
+}
+
+func (e *entry) read(rec wire.Quarantine) {
+	e.state, e.reason, e.seen, e.badSeq = rec.State, rec.Reason, rec.FirstSeen, 0
+}
+
+// attempt counts a try and returns its number, at least what the server says.
+func (b *book) attempt(subject string, deliveries int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts.Attempts++
+	e := b.entries[subject]
+	if e == nil {
+		return max(1, deliveries)
+	}
+	e.attempts = max(e.attempts+1, deliveries)
+	return e.attempts
+}
+
+func (b *book) failed(subject, why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts.Failures++
+	if e := b.entries[subject]; e != nil {
+		e.err = why
+	}
+}
+
+// bad notes a record that cannot be read; true when that is news.
+func (b *book) bad(s *source, subject, lease string, seq uint64, why string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entry(s, subject, lease)
+	news := e.badSeq == 0 || seq > e.badSeq
+	e.state, e.reason, e.err = "", "", why
+	e.badSeq = max(e.badSeq, seq, 1)
+	return news
+}
+
+// forget drops a finished record; true if it was known and unfinished.
+func (b *book) forget(subject string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, known := b.entries[subject]
+	delete(b.entries, subject)
+	return known
+}
+
+func (b *book) destroyed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts.Destroyed++
+}
+
+// sighted notes an unfinished record of a listing, and says whether a delivery
+// of it is overdue by more than late. One that is new here gets grace first:
+// another reaper may be at it.
+func (b *book) sighted(s *source, subject string, rec wire.Quarantine, grace, late time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	e, known := b.entries[subject]
+	if !known {
+		e = b.entry(s, subject, rec.Lease)
+		e.next = now.Add(grace)
+	}
+	e.read(rec)
+	return !e.working && rec.State == wire.InQuarantine && now.Sub(e.next) > late
+}
+
+// listed drops what a complete listing of s did not have.
+func (b *book) listed(s *source, begun time.Time, have map[string]bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.entries, func(subject string, e *entry) bool {
+		return e.source == s && !have[subject] && !e.working && e.next.Before(begun)
+	})
+	b.counts.Listed = begun
+}
+
+func (b *book) stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	stats := b.counts
+	stats.Reasons = map[wire.QuarantineReason]int{}
+	for _, e := range b.entries {
+		switch e.state {
+		case wire.InQuarantine:
+			stats.Quarantined++
+			stats.Reasons[e.reason]++
+			if stats.Oldest.IsZero() || e.seen.Before(stats.Oldest) {
+				stats.Oldest = e.seen
+			}
+		case wire.OnHold:
+			stats.Held++
+		case wire.Gone:
+		default:
+			if e.badSeq > 0 {
+				stats.Bad++
+			}
+		}
+	}
+	return stats
+}
+
+func (b *book) tries() map[string]Tries {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	tries := make(map[string]Tries, len(b.entries))
+	for _, subject := range slices.Sorted(maps.Keys(b.entries)) {
+		e := b.entries[subject]
+		tries[e.lease] = Tries{Attempts: e.attempts, LastError: e.err, Next: e.next}
+	}
+	return tries
+}
