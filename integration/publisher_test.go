@@ -217,4 +217,3 @@ func (w *waitFor) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
-
