@@ -6,6 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -134,6 +137,7 @@ func EncodeDeadLetter(d *DeadLetter) ([]byte, error) {
 	tidy := *d
 	tidy.V = Version
 	tidy.Message = bounded(d.Message)
+	tidy.Headers = tidyHeaders(d.Headers)
 	tidy.cutBody(MaxDeadBodyBytes)
 	if bad := tidy.Validate(); bad != nil {
 		return nil, fmt.Errorf("encode dead letter: %w", bad)
@@ -229,6 +233,21 @@ func encode(name string, value any) ([]byte, error) {
 		return nil, fmt.Errorf("encode %s: %w", name, err)
 	}
 	return data, nil
+}
+
+// tidyHeaders makes names that are not UTF-8 encodable. Two of them may become the
+// same name, which then has the values of both: a message must not be able to
+// keep itself out of the dead letters.
+func tidyHeaders(headers map[string][]string) map[string][]string {
+	if len(headers) == 0 {
+		return nil
+	}
+	tidy := make(map[string][]string, len(headers))
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		clean := strings.ToValidUTF8(name, "\uFFFD")
+		tidy[clean] = slices.Concat(tidy[clean], headers[name])
+	}
+	return tidy
 }
 
 func (d *DeadLetter) cutBody(limit int) {

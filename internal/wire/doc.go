@@ -4,6 +4,9 @@
 //
 // Everything here is pure: no network, no clock, no goroutine. Decoding is
 // strict: an unknown, repeated or wrongly typed field is an *Invalid that names
-// the field by its path and says what to do. Encoding is deterministic, so that
-// a stored result can be repeated byte for byte.
+// the field by its path and says what to do. Only what others read, a result and
+// the bodies of events, may hold fields that the reader does not know yet.
+// Encoding is deterministic, so that a stored result can be repeated byte for
+// byte. JSON Schemas of the request and the result stand in docs/schema; tests
+// hold them and the Go types together.
 package wire

@@ -33,6 +33,7 @@ func requireWords(t *testing.T, err error) {
 
 func FuzzDecodeRequest(f *testing.F) {
 	seed(f)
+	schema := compile(f, "request.v1.json")
 	f.Fuzz(func(t *testing.T, body []byte) {
 		request, bad := wire.DecodeRequest(body)
 		require.Equal(t, request == nil, bad != nil)
@@ -42,6 +43,7 @@ func FuzzDecodeRequest(f *testing.F) {
 			require.NotEmpty(t, bad.Message)
 			return
 		}
+		require.NoError(t, accepts(schema, body), "the schema is stricter than the decoder")
 		require.NotEmpty(t, request.Argv)
 		require.NotContains(t, strings.Join(request.Argv, ""), "\x00")
 		encoded, err := wire.EncodeRequest(request)

@@ -290,6 +290,7 @@ func TestBadRequestsAreRefusedByField(t *testing.T) {
 
 func TestBorderRequestsAreAccepted(t *testing.T) {
 	long := strings.Repeat("x", wire.MaxArgBytes)
+	schema := compile(t, "request.v1.json")
 	for name, body := range map[string]string{
 		"least":                  argv(`["true"]`),
 		"white space around":     " \n" + argv(`["true"]`) + "\r\n\t ",
@@ -323,6 +324,7 @@ func TestBorderRequestsAreAccepted(t *testing.T) {
 			request, bad := wire.DecodeRequest([]byte(body))
 			require.Nil(t, bad)
 			require.NotNil(t, request)
+			require.NoError(t, accepts(schema, []byte(body)), "the schema is stricter than the decoder")
 		})
 	}
 }
@@ -449,5 +451,29 @@ func TestDigest(t *testing.T) {
 	for _, broken := range []string{"", "{", `{"a":1,"a":2}`, "\xff"} {
 		_, err = wire.Digest("q", []byte(broken))
 		require.EqualError(t, err, "digest: the body is not valid JSON")
+	}
+}
+
+func BenchmarkDecodeRequest(b *testing.B) {
+	for name, body := range map[string][]byte{
+		"minimal": golden(b, "request_minimal.json"), "full": golden(b, "request_full.json"), "900 KiB": []byte(with(`"stdin":"` + strings.Repeat("x", 900<<10) + `"`)),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				_, bad := wire.DecodeRequest(body)
+				require.Nil(b, bad)
+			}
+		})
+	}
+}
+
+func BenchmarkEncodeResult(b *testing.B) {
+	result := results()["result_exited.json"]
+	b.ReportAllocs()
+	for b.Loop() {
+		_, err := wire.EncodeResult(result)
+		require.NoError(b, err)
 	}
 }

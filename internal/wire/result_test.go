@@ -329,6 +329,29 @@ func TestDeadLetterKeepsWhatFits(t *testing.T) {
 	require.ErrorContains(t, err, `body: must be a string in base64, not "%"`)
 }
 
+func TestNoHeaderKeepsAMessageOutOfTheDeadLetters(t *testing.T) {
+	letter := *deadLetters()["dead_letter.json"]
+	letter.Headers = map[string][]string{"\xff": {"a"}, "\xfe": {"b", "\xff"}, "": {""}, "\x00\u2028": nil}
+	data, err := wire.EncodeDeadLetter(&letter)
+	require.NoError(t, err)
+	back, err := wire.DecodeDeadLetter(data)
+	require.NoError(t, err)
+	require.Equal(t, map[string][]string{"\uFFFD": {"b", "\uFFFD", "a"}, "": {""}, "\x00\u2028": {}}, back.Headers)
+}
+
+func TestEvidenceIsBoundedOnTheWayInToo(t *testing.T) {
+	data := string(golden(t, "quarantine_fresh.json"))
+	piece := `{"kind":"cgroup","detail":"populated 1"}`
+	for name, evidence := range map[string]string{
+		"kind":   `{"kind":"a.b"}`,
+		"detail": `{"kind":"a","detail":"` + strings.Repeat("x", wire.MaxMessageBytes+1) + `"}`,
+		"number": strings.TrimSuffix(strings.Repeat(piece+",", wire.MaxEvidence+1), ","),
+	} {
+		_, err := wire.DecodeQuarantine([]byte(strings.Replace(data, piece, evidence, 1)))
+		require.ErrorContains(t, err, "evidence", name)
+	}
+}
+
 func TestStartedAndAcceptedRules(t *testing.T) {
 	_, err := wire.EncodeStarted(&wire.Started{Attempt: 0, Worker: "w", Lease: "l"})
 	require.ErrorContains(t, err, "attempt: must be at least 1")

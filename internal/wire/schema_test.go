@@ -19,7 +19,7 @@ import (
 const schemaDir = "../../docs/schema"
 
 // schemaDocument is a schema as plain JSON.
-func schemaDocument(t *testing.T, file string) map[string]any {
+func schemaDocument(t testing.TB, file string) map[string]any {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(schemaDir, file))
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func schemaDocument(t *testing.T, file string) map[string]any {
 	return object
 }
 
-func compile(t *testing.T, file string) *jsonschema.Schema {
+func compile(t testing.TB, file string) *jsonschema.Schema {
 	t.Helper()
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)

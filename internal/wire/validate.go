@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/base64"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -329,11 +330,4 @@ func tokenText() string {
 }
 
 // sortedKeys makes the first fault that is reported the same each time.
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
