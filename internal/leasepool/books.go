@@ -90,21 +90,6 @@ type entry struct {
 
 func (e *entry) key() key { return key{e.profile, e.tenant} }
 
-// waiter is one Acquire that could not be served at once.
-type waiter struct {
-	want    Want
-	profile *profile
-	// served takes the one answer; it has room for it.
-	served chan grant
-	// creating says that, as things stand, a create call is made for it.
-	creating bool
-}
-
-type grant struct {
-	lease *Lease
-	err   error
-}
-
 // task is work outside the books for one lease.
 type task struct {
 	action sandbox.LeaseAction // zero: create
@@ -178,6 +163,9 @@ func (b *books) enter(e *entry, now time.Time) {
 		e.deadline = now.Add(b.cfg.CreateTimeout)
 	case sandbox.LeaseIdle:
 		b.idle[e.key()] = append(b.idle[e.key()], e)
+		if b.closed {
+			b.lookAt(now)
+		}
 		b.lookAt(now.Add(lookEvery))
 	case sandbox.LeaseResetting:
 		b.resetting[e.key()]++
@@ -254,67 +242,6 @@ func (b *books) lookAt(t time.Time) {
 	}
 }
 
-// balance gives what is there to who waits longest, starts what is missing, and
-// makes warm spares of what is left.
-func (b *books) balance(now time.Time) {
-	if b.closed {
-		return
-	}
-	creates, resets := map[*profile]int{}, map[key]int{} // what earlier waiters count on
-	room := b.states[sandbox.LeaseDestroying]            // soon free
-	var waiting []*waiter
-	for _, w := range b.waiters {
-		w.creating = false
-		if e := b.take(w.want, w.profile, now); e != nil {
-			w.served <- grant{lease: b.hand(e, w.want, now)}
-			continue
-		}
-		waiting = append(waiting, w)
-		k := key{w.profile, w.want.Tenant}
-		switch {
-		case !w.want.Fresh && resets[k] < b.resetting[k]:
-			resets[k]++
-		case creates[w.profile] < w.profile.creating:
-			creates[w.profile]++
-			w.creating = true
-		case len(b.leases) < b.cfg.Capacity:
-			b.create(w.profile, now)
-			creates[w.profile]++
-			w.creating = true
-		case room > 0:
-			room--
-		default:
-			// The room of what is evicted here is its own: room stays as it is.
-			b.evict(now)
-		}
-	}
-	b.waiters = waiting
-	b.refill(creates, now)
-}
-
-// refill makes warm spares where nobody waits for the room.
-func (b *books) refill(claimed map[*profile]int, now time.Time) {
-	waiting := 0
-	for _, w := range b.waiters {
-		if !w.creating {
-			waiting++
-		}
-	}
-	if waiting > 0 {
-		return
-	}
-	for _, p := range b.profiles {
-		spare := len(b.idle[key{p, ""}]) + p.creating - claimed[p]
-		for ; spare < p.Warm && len(b.leases) < b.cfg.Capacity; spare++ {
-			if now.Before(p.retryAt) {
-				b.lookAt(p.retryAt)
-				break
-			}
-			b.create(p, now)
-		}
-	}
-}
-
 // create starts a create call for nobody in particular.
 func (b *books) create(p *profile, now time.Time) {
 	id := newID()
@@ -335,107 +262,14 @@ func newID() string {
 	return hex.EncodeToString(bits[:])
 }
 
-// take finds an idle lease for want, the most recently used one first. What it
-// finds too old or gone is retired.
-func (b *books) take(want Want, p *profile, now time.Time) *entry {
-	if !want.Fresh && p.ReuseTenant {
-		if e := b.newest(key{p, want.Tenant}, now); e != nil {
-			return e
-		}
-	}
-	return b.newest(key{p, ""}, now)
-}
-
-func (b *books) newest(k key, now time.Time) *entry {
-	for n := len(b.idle[k]); n > 0; n = len(b.idle[k]) {
-		e := b.idle[k][n-1]
-		if !b.retire(e, now) {
-			return e
-		}
-	}
-	return nil
-}
-
-// retire takes an idle lease out of use if it is gone or too old, and says
-// whether it did.
-func (b *books) retire(e *entry, now time.Time) bool {
-	switch {
-	case closedNow(e.lost):
-		b.totals.Lost++
-		b.step(e, sandbox.EventLost, now)
-	case b.closed:
-		b.step(e, sandbox.EventRetired, now)
-	case now.Sub(e.born) >= e.profile.MaxAge,
-		now.Sub(e.since) >= e.profile.IdleTTL && !b.spare(e):
-		b.totals.Expired++
-		b.step(e, sandbox.EventRetired, now)
-	default:
-		return false
-	}
-	return true
-}
-
-// spare says that an idle lease is one of the warm ones of its profile.
-func (b *books) spare(e *entry) bool {
-	return e.tenant == "" && len(b.idle[e.key()]) <= e.profile.Warm
-}
-
-func closedNow(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// hand makes the holder of an idle lease.
-func (b *books) hand(e *entry, want Want, now time.Time) *Lease {
-	if e.tenant != "" && e.tenant != want.Tenant {
-		panic("leasepool: lease " + e.id + " belongs to another tenant")
-	}
-	if e.uses == 0 {
-		b.wake = b.wake || e.profile.Warm > 0
-	} else {
-		b.totals.Reused++
-	}
-	b.step(e, sandbox.EventAcquired, now)
-	b.totals.Acquired++
-	e.tenant, e.fresh = want.Tenant, want.Fresh || !e.profile.ReuseTenant
-	e.uses++
-	e.doubt = Record{Tenant: want.Tenant}
-	return &Lease{id: e.id, profile: e.profile.Name, provider: e.profile.provider, box: e.box, use: e.uses, entry: e}
-}
-
-// evict retires the lease that was idle for longest to make room: one that is
-// bound to a tenant, or, where there is none, a warm spare.
-func (b *books) evict(now time.Time) {
-	var oldest *entry
-	for _, idle := range b.idle {
-		e := idle[0]
-		if oldest == nil || before(e, oldest) {
-			oldest = e
-		}
-	}
-	if oldest != nil {
-		b.totals.Evicted++
-		b.step(oldest, sandbox.EventRetired, now)
-	}
-}
-
-// before orders idle leases for eviction.
-func before(a, b *entry) bool {
-	if spareA, spareB := a.tenant == "", b.tenant == ""; spareA != spareB {
-		return spareB
-	}
-	return a.since.Before(b.since)
-}
-
 // release decides about a lease that its holder gives back.
 func (b *books) release(e *entry, v Verdict, now time.Time) Released {
 	event := b.judge(e, v, now)
 	if e.state == sandbox.LeaseInUse { // else its record is on its way already
-		e.doubt = Record{Tenant: v.Tenant, Job: v.Job, Reason: v.Doubt, Message: v.Message, Evidence: v.Proof.Evidence}
+		e.doubt = Record{Tenant: v.Tenant, Job: v.Job, Evidence: v.Proof.Evidence}
+		if event == sandbox.EventUnproven || event == sandbox.EventAmbiguousStart {
+			e.doubt.Reason, e.doubt.Message = v.Doubt, v.Message
+		}
 	}
 	b.step(e, event, now)
 	switch e.state {
@@ -471,9 +305,6 @@ func (b *books) created(e *entry, box sandbox.Sandbox, handle sandbox.Handle, lo
 		e.profile.backoff.Reset()
 	}
 	b.step(e, sandbox.EventCreated, now)
-	if e.state == sandbox.LeaseIdle && b.closed {
-		b.step(e, sandbox.EventRetired, now)
-	}
 }
 
 // notCreated notes a create call without a sandbox, and tells who waited for it.
@@ -487,7 +318,9 @@ func (b *books) notCreated(e *entry, event sandbox.LeaseEvent, err error, now ti
 		return
 	}
 	p := e.profile
-	p.failed, p.retryAt = err, now.Add(p.backoff.NextBackOff())
+	if p.failed = err; !now.Before(p.retryAt) { // many that fail at once are one failure
+		p.retryAt = now.Add(p.backoff.NextBackOff())
+	}
 	b.totals.CreateErrors++
 	for i, w := range b.waiters {
 		if w.profile == p && w.creating {
@@ -495,6 +328,39 @@ func (b *books) notCreated(e *entry, event sandbox.LeaseEvent, err error, now ti
 			w.served <- grant{err: err}
 			return
 		}
+	}
+}
+
+// retire takes an idle lease out of use if it is gone or too old, and says
+// whether it did.
+func (b *books) retire(e *entry, now time.Time) bool {
+	switch {
+	case closedNow(e.lost):
+		b.totals.Lost++
+		b.step(e, sandbox.EventLost, now)
+	case b.closed:
+		b.step(e, sandbox.EventRetired, now)
+	case now.Sub(e.born) >= e.profile.MaxAge,
+		now.Sub(e.since) >= e.profile.IdleTTL && !b.spare(e):
+		b.totals.Expired++
+		b.step(e, sandbox.EventRetired, now)
+	default:
+		return false
+	}
+	return true
+}
+
+// spare says that an idle lease is one of the warm ones of its profile.
+func (b *books) spare(e *entry) bool {
+	return e.tenant == "" && len(b.idle[e.key()]) <= e.profile.Warm
+}
+
+func closedNow(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -533,10 +399,10 @@ func (b *books) overdue(e *entry, now time.Time) {
 	case sandbox.LeaseAbandoned:
 		b.step(e, sandbox.EventCreateUnanswered, now)
 	case sandbox.LeaseResetting:
-		e.doubt.Message = "the reset did not return"
+		e.doubt.Message = "the reset did not end in time"
 		b.step(e, sandbox.EventResetFailed, now)
 	case sandbox.LeaseDestroying:
-		e.doubt.Message = "the destroy did not return"
+		e.doubt.Message = "the destroy did not end in time"
 		b.step(e, sandbox.EventDestroyUnproven, now)
 	case sandbox.LeaseIdle, sandbox.LeaseInUse, sandbox.LeasePoisoned, sandbox.LeaseQuarantined, sandbox.LeaseGone:
 	}

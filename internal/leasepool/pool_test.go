@@ -210,6 +210,7 @@ func TestQuarantineIsPublishedUntilItIsDurable(t *testing.T) {
 		released := r.release(l, leasepool.Verdict{})
 		r.wait(time.Minute)
 		require.True(t, open(released.Settled))
+		require.Greater(t, r.q.tries, 5, "one try that does not end is given up")
 		require.Equal(t, 1, r.Stats().Poisoned)
 		<-released.Settled
 		synctest.Wait()
@@ -285,8 +286,8 @@ func TestAResetThatIsNotProven(t *testing.T) {
 	}{
 		"fails":            {func(context.Context, string) error { return errDown }, "down"},
 		"takes too long":   {func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }, "context deadline exceeded"},
-		"does not return":  {func(ctx context.Context, _ string) error { hang(ctx); return nil }, "the reset did not return"},
-		"returns too late": {func(context.Context, string) error { time.Sleep(7 * time.Second); return nil }, "the reset did not return"},
+		"does not return":  {func(ctx context.Context, _ string) error { hang(ctx); return nil }, "the reset did not end in time"},
+		"returns too late": {func(context.Context, string) error { time.Sleep(7 * time.Second); return nil }, "the reset did not end in time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -443,7 +444,7 @@ func TestDestroyIsTriedAgainThenQuarantined(t *testing.T) {
 		"never proven":    {func(context.Context, int) (sandbox.Proof, error) { return sandbox.Proof{}, nil }, 3, "destroyed without proof"},
 		"always fails":    {func(context.Context, int) (sandbox.Proof, error) { return sandbox.Proof{}, errDown }, 3, "down"},
 		"does not end":    {func(ctx context.Context, _ int) (sandbox.Proof, error) { <-ctx.Done(); return proven, ctx.Err() }, 3, "context deadline exceeded"},
-		"does not return": {func(ctx context.Context, _ int) (sandbox.Proof, error) { hang(ctx); return proven, nil }, 1, "the destroy did not return"},
+		"does not return": {func(ctx context.Context, _ int) (sandbox.Proof, error) { hang(ctx); return proven, nil }, 1, "the destroy did not end in time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -519,38 +520,61 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestAWaiterIsNotServedByAnothersFailure(t *testing.T) {
+func TestAFailedCreateIsToldToTheOneItWasFor(t *testing.T) {
 	t.Parallel()
-	first := true
 	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
-		cfg.Profiles = append(cfg.Profiles, leasepool.Profile{Name: "bad", Provider: &provider{name: "bad", onCreate: func(context.Context, string) error {
-			time.Sleep(time.Second)
-			return sandbox.Errorf(sandbox.Refused, "create", "no")
-		}}})
+		cfg.Capacity = 3
+		cfg.Profiles[0].Warm = 1
+		cfg.Profiles = append(cfg.Profiles, leasepool.Profile{Name: "other", Provider: p})
+		p.onReset = func(context.Context, string) error { time.Sleep(2 * time.Second); return nil }
+		calls := 0
 		p.onCreate = func(context.Context, string) error {
-			if first {
-				first = false
+			if calls++; calls == 1 {
 				return nil
 			}
-			time.Sleep(5 * time.Second)
-			return nil
+			time.Sleep(time.Second)
+			return sandbox.Errorf(sandbox.Refused, "create", "no")
 		}
 	}, func(t *testing.T, r *rig) {
+		// The spare that replaces this one, and a lease for a waiter of another
+		// profile, fail while the first waiter only waits for a reset.
 		held := r.acquire(tenant)
-		answers := make(chan error, 2)
-		go func() {
-			_, err := r.Acquire(t.Context(), leasepool.Want{Tenant: "acme", Profile: "bad"})
-			answers <- err
-		}()
+		r.Release(held, ended)
+		first := make(chan *leasepool.Lease, 1)
+		go func() { l, _ := r.Acquire(r.t.Context(), tenant); first <- l }()
 		synctest.Wait()
-		go func() {
-			l, err := r.Acquire(t.Context(), leasepool.Want{Tenant: "rival", Profile: "default"})
-			answers <- err
+		_, err := r.Acquire(r.t.Context(), leasepool.Want{Tenant: "acme", Profile: "other"})
+		require.Equal(t, sandbox.Refused, sandbox.KindOf(err))
+		l := <-first
+		require.NotNil(t, l)
+		require.Equal(t, held.ID(), l.ID())
+		r.release(l, ended)
+	})
+}
+
+func TestALeaseThatComesAtTheEndOfTheWaitIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.Profiles[0].MaxUses = 1000
+		p.onReset = func(context.Context, string) error { time.Sleep(time.Millisecond); return nil }
+	}, func(t *testing.T, r *rig) {
+		l := r.acquire(tenant)
+		got := 0
+		for range 100 {
 			r.Release(l, ended)
-		}()
-		require.Equal(t, sandbox.Refused, sandbox.KindOf(<-answers))
-		require.NoError(t, <-answers)
-		r.release(held, ended)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			next, err := r.Acquire(ctx, tenant) // the reset ends when ctx does
+			cancel()
+			if got++; err != nil {
+				got--
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				next = r.acquire(tenant)
+			}
+			l = next
+			require.Equal(t, 1, r.Stats().InUse)
+		}
+		t.Logf("%d of 100 came in time", got)
+		r.release(l, ended)
 	})
 }
 

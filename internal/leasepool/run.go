@@ -182,9 +182,6 @@ func (p *Pool) reset(ctx context.Context, e *entry) {
 			e.doubt.Message = err.Error()
 		}
 		b.step(e, event, now)
-		if e.state == sandbox.LeaseIdle && b.closed {
-			b.retire(e, now)
-		}
 	})
 	if event != sandbox.EventReset {
 		p.logger(e).Warn().Err(err).Msg("a sandbox was not reset")

@@ -115,3 +115,30 @@ func TestShutdownEndsWhatIsBeingMade(t *testing.T) {
 		require.Empty(t, r.q.all())
 	})
 }
+
+func TestShutdownDestroysWhatComesLate(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.Capacity = 3
+		p.onReset = func(context.Context, string) error { time.Sleep(1500 * time.Millisecond); return nil }
+		calls := 0
+		p.onCreate = func(context.Context, string) error {
+			if calls++; calls > 1 {
+				time.Sleep(2500 * time.Millisecond)
+			}
+			return nil
+		}
+	}, func(t *testing.T, r *rig) {
+		r.release(r.acquire(tenant), ended)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+		defer cancel()
+		_, err := r.Acquire(ctx, fresh)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		began := time.Now()
+		require.NoError(t, r.stop())
+		require.Equal(t, 2500*time.Millisecond-time.Nanosecond, time.Since(began), "at once when it is made, or reset")
+		made, gone := r.p.counts()
+		require.Equal(t, []int{2, 2}, []int{made, gone})
+		require.Empty(t, r.q.all())
+	})
+}
