@@ -42,6 +42,8 @@ type pullQueue struct {
 
 // pullConfig is what a puller needs to know.
 type pullConfig struct {
+	// API is the JetStream API's prefix; empty means $JS.API.
+	API    string
 	Stream string
 	Queues []pullQueue
 	// Slots is the most deliveries that are worked on at once, all queues
@@ -122,10 +124,13 @@ type lane struct {
 
 func newPuller(nc *nats.Conn, log zerolog.Logger, cfg pullConfig) *puller {
 	p := &puller{nc: nc, log: log, cfg: cfg, inbox: nc.NewInbox(), byName: map[string]*lane{}, kick: make(chan struct{}, 1)}
+	if cfg.API == "" {
+		cfg.API = "$JS.API"
+	}
 	for _, q := range cfg.Queues {
 		l := &lane{
 			pullQueue: q, suspect: true, batch: maxBatch, err: errors.New("not asked yet"),
-			api: "$JS.API.CONSUMER.MSG.NEXT." + cfg.Stream + "." + q.Consumer,
+			api: cfg.API + ".CONSUMER.MSG.NEXT." + cfg.Stream + "." + q.Consumer,
 		}
 		p.lanes = append(p.lanes, l)
 		p.byName[q.Consumer] = l
