@@ -61,10 +61,9 @@ func Digest(queue string, body []byte) (string, error) {
 	if err := canonical.Canonicalize(); err != nil {
 		return "", errors.New("digest: the body is not valid JSON")
 	}
-	hash := sha256.New()
 	// A queue is a token, so the line break cannot belong to it.
-	_, _ = fmt.Fprintf(hash, "%s\n%s", queue, canonical)
-	return hex.EncodeToString(hash.Sum(nil)), nil
+	sum := sha256.Sum256(slices.Concat([]byte(queue), []byte("\n"), canonical))
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // EncodeResult is the one form of r that is stored and repeated byte for byte.

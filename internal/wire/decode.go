@@ -289,28 +289,34 @@ func expected(path string, wanted reflect.Type) string {
 	case reflect.TypeFor[RawResult]():
 		return "a result"
 	}
-	switch wanted.Kind() {
-	case reflect.String:
+	switch kind := wanted.Kind(); {
+	case kind == reflect.String:
 		return "a string"
-	case reflect.Bool:
+	case kind == reflect.Bool:
 		return "true or false"
-	case reflect.Int, reflect.Int64, reflect.Uint64:
+	case wanted.ConvertibleTo(reflect.TypeFor[float64]()):
+		if kind == reflect.Float64 {
+			return "a number"
+		}
 		return "a whole number"
-	case reflect.Float64:
-		return "a number"
-	case reflect.Map:
+	case kind == reflect.Map && wanted.Elem().Kind() == reflect.String:
 		return "an object whose values are strings"
-	case reflect.Slice:
-		if wanted.Elem().Kind() == reflect.Uint8 {
-			return "a string in base64"
-		}
-		if wanted.Elem().Kind() == reflect.String {
-			return "a list of strings"
-		}
-		return "a list of objects"
-	default:
-		return "an object"
+	case kind == reflect.Map:
+		return "an object whose values are lists of strings"
+	case kind == reflect.Slice:
+		return expectedList(wanted.Elem().Kind())
 	}
+	return "an object"
+}
+
+func expectedList(element reflect.Kind) string {
+	switch {
+	case element == reflect.Uint8:
+		return "a string in base64"
+	case element == reflect.String:
+		return "a list of strings"
+	}
+	return "a list of objects"
 }
 
 // expectedNumber is the range of a bounded number of a request, "" for every
@@ -351,28 +357,25 @@ func choice[T ~string](allowed []T) string {
 	return "one of " + strings.Join(words, ", ")
 }
 
-// got describes what stood in the document.
+// got describes what stood in the document, by the first byte of its kind.
 func got(kind jsontext.Kind, text string) string {
-	switch kind {
-	case 'n':
-		return "null"
-	case 't', 'f':
-		return "true or false"
-	case '"':
-		if text == "" {
-			return "a string"
-		}
+	switch first := byte(kind); {
+	case first == '"' && text != "":
 		return quoted(text)
-	case '0':
-		if text != "" {
-			return truncate(text, maxQuoted)
-		}
+	case first == '0' && text != "":
+		return truncate(text, maxQuoted)
+	case first == '"':
+		return "a string"
+	case first == '0':
 		return "a number"
-	case '{':
+	case first == 'n':
+		return "null"
+	case first == 't', first == 'f':
+		return "true or false"
+	case first == '{':
 		return "an object"
-	case '[':
+	case first == '[':
 		return "a list"
-	default:
-		return "something else"
 	}
+	return "something else"
 }

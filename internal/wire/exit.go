@@ -1,5 +1,7 @@
 package wire
 
+import "slices"
+
 // The exit codes with which a client reports what a program's own code cannot
 // say. They keep clear of what shells use where they can: 124 is that of
 // timeout(1), 126 and 127 those of sh(1), 128+n that of a signal.
@@ -53,12 +55,11 @@ func ExitStatus(r *Result) int {
 // notStartedStatus follows sh(1): 127 for what was not found, 126 for what was
 // found and could not be executed.
 func notStartedStatus(reason Reason) int {
-	switch reason {
-	case ReasonNotFound:
+	switch {
+	case reason == ReasonNotFound:
 		return ExitNotFound
-	case ReasonNotExecutable, ReasonBadFormat, ReasonBadInterpreter:
+	case slices.Contains([]Reason{ReasonNotExecutable, ReasonBadFormat, ReasonBadInterpreter}, reason):
 		return ExitNotExec
-	default:
-		return ExitNotStarted
 	}
+	return ExitNotStarted
 }

@@ -9,6 +9,8 @@ import (
 // Invalid says what is wrong with something that arrived, in words for the
 // person who sent it. It is an error and also the material of a result with
 // outcome invalid.
+//
+//nolint:errname // it is a judgement about a message first and an error second
 type Invalid struct {
 	// Reason is one of the reasons of outcome invalid.
 	Reason Reason

@@ -112,9 +112,7 @@ type schemaWalk struct {
 
 func (w *schemaWalk) check(path string, goType reflect.Type, schema map[string]any) {
 	if reference, ok := schema["$ref"].(string); ok {
-		target, ok := w.root["$defs"].(map[string]any)[strings.TrimPrefix(reference, "#/$defs/")].(map[string]any)
-		require.True(w.t, ok, "%s refers to %s", path, reference)
-		schema = target
+		schema = follow(w.t, w.root, "$defs", strings.TrimPrefix(reference, "#/$defs/"))
 	}
 	switch {
 	case goType.Kind() == reflect.Pointer:
@@ -142,7 +140,10 @@ func (w *schemaWalk) checkStruct(path string, goType reflect.Type, schema map[st
 		require.NotContains(w.t, schema, "additionalProperties", "%s must be open", path)
 	}
 	properties := w.object(path, schema["properties"])
-	required, _ := schema["required"].([]any)
+	var required []any
+	if list, ok := schema["required"].([]any); ok {
+		required = list
+	}
 	for field := range goType.Fields() {
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 		require.NotEmpty(w.t, name, "%s.%s has no JSON name", path, field.Name)
@@ -190,19 +191,27 @@ func contains(list []any, word string) bool {
 	return false
 }
 
-// words follows names into a schema and joins the enum that stands there.
-func words(t *testing.T, schema map[string]any, names ...string) string {
+// follow goes down a schema by names.
+func follow(t *testing.T, schema map[string]any, names ...string) map[string]any {
 	t.Helper()
 	for _, name := range names {
 		next, ok := schema[name].(map[string]any)
 		require.True(t, ok, name)
 		schema = next
 	}
-	list, ok := schema["enum"].([]any)
+	return schema
+}
+
+// words joins the enum that stands below names in a schema.
+func words(t *testing.T, schema map[string]any, names ...string) string {
+	t.Helper()
+	list, ok := follow(t, schema, names...)["enum"].([]any)
 	require.True(t, ok)
 	parts := make([]string, len(list))
-	for i, word := range list {
-		parts[i] = word.(string)
+	for i, element := range list {
+		word, ok := element.(string)
+		require.True(t, ok)
+		parts[i] = word
 	}
 	return strings.Join(parts, ", ")
 }
@@ -248,9 +257,10 @@ func TestSchemasListTheClosedSets(t *testing.T) {
 
 func TestSchemaHasTheCeilings(t *testing.T) {
 	document := schemaDocument(t, "request.v1.json")
-	limits := document["properties"].(map[string]any)["limits"].(map[string]any)["properties"].(map[string]any)
+	limits := follow(t, document, "properties", "limits", "properties")
 	for _, name := range limitNames() {
-		most := limits[name].(map[string]any)["maximum"].(json.Number)
+		most, ok := follow(t, limits, name)["maximum"].(json.Number)
+		require.True(t, ok, name)
 		_, bad := wire.DecodeRequest([]byte(with(`"limits":{"` + name + `":` + string(most) + `}`)))
 		require.Nil(t, bad, name)
 		value, err := most.Int64()
