@@ -35,6 +35,7 @@ func layers() map[string]string {
 		"internal/sandbox/sandboxtest":     "internal/sandbox",
 		"internal/leasepool":               "internal/sandbox",
 		"internal/bus":                     "internal/wire internal/run internal/sandbox",
+		"internal/bus/bustest":             "internal/bus",
 
 		// 2: what the product does
 		"internal/executor": "internal/wire internal/run internal/sandbox internal/leasepool",
@@ -58,7 +59,7 @@ func layers() map[string]string {
 // not at all.
 func natsUsers() []string {
 	return []string{
-		"internal/bus", "internal/consumer", "internal/gateway", "internal/reaper", "internal/daemon", "internal/bench",
+		"internal/bus", "internal/bus/bustest", "internal/consumer", "internal/gateway", "internal/reaper", "internal/daemon", "internal/bench",
 		"client", "cmd/worker", "integration",
 	}
 }
@@ -87,9 +88,22 @@ func TestImportDirections(t *testing.T) {
 		if !hasGo(t, dir) {
 			t.Errorf("%s is in the layer table and has no Go file", dir)
 		}
-		for _, name := range strings.Fields(may) {
+		for name := range strings.FieldsSeq(may) {
 			if _, ok := table[name]; !ok && name != "*" {
 				t.Errorf("%s may import %s, which is not in the table", dir, name)
+			}
+		}
+	}
+}
+
+// TestTestSupportStaysInTests: a package that is called …test is for tests alone.
+func TestTestSupportStaysInTests(t *testing.T) {
+	t.Parallel()
+	for _, file := range sources(t, parser.ImportsOnly) {
+		for _, name := range file.imports(t) {
+			rel, ours := strings.CutPrefix(name, module)
+			if ours && strings.HasSuffix(rel, "test") && !strings.HasSuffix(file.dir, "test") {
+				t.Errorf("%s may not import %s: it is for tests", file.name, rel)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -119,12 +120,12 @@ func unifiedPlace(fsys FS, members []Membership, mounts []Mount) Place {
 // the v1 one that names it in the membership file, else the v2 tree.
 func controllerPlace(fsys FS, c Controller, unified Place, members []Membership, mounts []Mount) Place {
 	for _, m := range members {
-		if !has(m.Controllers, string(c)) {
+		if !slices.Contains(m.Controllers, string(c)) {
 			continue
 		}
 		var own []Mount
 		for _, mount := range mounts {
-			if mount.Type == "cgroup" && has(mount.Options, string(c)) {
+			if mount.Type == "cgroup" && slices.Contains(mount.Options, string(c)) {
 				own = append(own, mount)
 			}
 		}
@@ -142,7 +143,7 @@ func controllerPlace(fsys FS, c Controller, unified Place, members []Membership,
 	switch {
 	case err != nil:
 		place.Why, place.Fix = "its controllers cannot be read: "+err.Error(), []string{fixRoot}
-	case !has(strings.Fields(string(data)), string(c)):
+	case !slices.Contains(strings.Fields(string(data)), string(c)):
 		place.Version = 2
 		place.Why = fmt.Sprintf("the %s controller is not offered to %s (see cgroup.controllers there)", c, place.Dir)
 		place.Fix = fixDelegate(c)

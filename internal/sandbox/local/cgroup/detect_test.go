@@ -1,6 +1,7 @@
 package cgroup_test
 
 import (
+	"maps"
 	"path"
 	"strings"
 	"testing"
@@ -152,9 +153,7 @@ func TestDetect(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			files := hostFiles{texts: map[string]string{"/proc/self/cgroup": c.membership, "/proc/self/mountinfo": c.mountinfo}}
-			for name, text := range c.files {
-				files.texts[name] = text
-			}
+			maps.Copy(files.texts, c.files)
 			host, err := cgroup.Detect(files)
 			require.NoError(t, err)
 			require.Equal(t, c.layout, host.Layout())

@@ -120,7 +120,7 @@ func (f *tree) has(dir, name string) bool {
 	if f.absent[name] {
 		return false
 	}
-	root := dir == mount && f.realRoot
+	root := f.isRealRoot(dir)
 	switch name {
 	case "cgroup.procs", "cgroup.controllers", "cgroup.subtree_control", "cpu.stat":
 		return true
@@ -132,6 +132,8 @@ func (f *tree) has(dir, name string) bool {
 		"memory.reclaim", "pids.max", "pids.current", "pids.events", "pids.peak", "cpu.max")
 	return known[name] && !root && f.available(dir)[controller]
 }
+
+func (f *tree) isRealRoot(dir string) bool { return f.realRoot && dir == mount }
 
 func (f *tree) mayWrite(dir string) bool {
 	return f.owned == nil || slices.ContainsFunc(f.owned, func(prefix string) bool {
@@ -307,7 +309,7 @@ func (f *tree) control(g *group, dir, value string) error {
 		if !f.available(dir)[name] {
 			return syscall.ENOENT
 		}
-		if len(g.procs) > 0 && !(dir == mount && f.realRoot) {
+		if len(g.procs) > 0 && !f.isRealRoot(dir) {
 			return syscall.EBUSY
 		}
 		g.subtree[name] = true
@@ -323,7 +325,7 @@ func (f *tree) enter(g *group, dir, value string) error {
 	if pid == 0 {
 		pid = self
 	}
-	if len(g.subtree) > 0 && !(dir == mount && f.realRoot) {
+	if len(g.subtree) > 0 && !f.isRealRoot(dir) {
 		return syscall.EBUSY
 	}
 	for name, other := range f.groups {

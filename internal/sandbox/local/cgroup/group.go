@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -303,7 +304,7 @@ func (g *Group) enabledIn(dir string, c Controller) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return has(strings.Fields(string(data)), string(c)), nil
+	return slices.Contains(strings.Fields(string(data)), string(c)), nil
 }
 
 func (g *Group) enable(dir string, c Controller) error {

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -82,7 +83,7 @@ func ParseMountinfo(data []byte) ([]Mount, error) {
 		m := Mount{Root: unescape(fields[3]), Point: unescape(fields[4]), Type: tail[0]}
 		// The source may be empty, and then the options are the second word.
 		m.Options = strings.Split(tail[len(tail)-1], ",")
-		m.ReadOnly = has(strings.Split(fields[5], ","), "ro") || has(m.Options, "ro")
+		m.ReadOnly = slices.Contains(strings.Split(fields[5], ","), "ro") || slices.Contains(m.Options, "ro")
 		all = append(all, m)
 	}
 	return all, nil
@@ -105,15 +106,6 @@ func unescape(s string) string {
 		out.WriteByte(s[i])
 	}
 	return out.String()
-}
-
-func has(list []string, want string) bool {
-	for _, s := range list {
-		if s == want {
-			return true
-		}
-	}
-	return false
 }
 
 // keyed finds the number behind key in a "key number" file such as cpu.stat or
