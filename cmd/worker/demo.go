@@ -22,7 +22,7 @@ import (
 )
 
 type demoCommand struct {
-	LogLevel string `default:"error" help:"Log level of the stack (error)." placeholder:"LEVEL"`
+	LogLevel string `default:"warn" help:"Log level of the stack (warn)." placeholder:"LEVEL"`
 }
 
 // Run starts a dev stack in a temporary directory, runs the stories through NATS
@@ -153,6 +153,9 @@ func (d *demo) play(ctx context.Context, cl *client.Client, st story, then func(
 	if err := d.printf("\n── %s\n   request  %s\n", st.title, strings.Join(st.request.Argv, " ")); err != nil {
 		return err
 	}
+	const patience = 20 * time.Second // far above the longest story's own limits
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	began := time.Now()
 	st.request.V, st.request.Output = wire.Version, wire.OutputReply
 	job, err := cl.Submit(ctx, &st.request, "")
@@ -162,7 +165,7 @@ func (d *demo) play(ctx context.Context, cl *client.Client, st story, then func(
 	defer func() { _ = job.Close() }() // the connection ends right after
 	e := &ending{}
 	if e.result, err = job.Copy(ctx, &e.stdout, &e.stderr); err != nil {
-		return err
+		return fmt.Errorf("no result in %s: %w", time.Since(began).Round(time.Second), err)
 	}
 	e.took = time.Since(began)
 	if err := d.show(e); err != nil {

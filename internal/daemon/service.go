@@ -133,8 +133,8 @@ func RunDev(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logger, 
 	info := DevInfo{URL: server.URL()}
 	info.Isolation, info.Missing = isolation(w.sandboxes.providers[cfg.Profiles["default"].Provider].Capabilities())
 	announcement := part{"announcement", func(ctx context.Context) error {
-		if err := w.whenReady(ctx); err != nil {
-			return err
+		if !w.whenReady(ctx) {
+			return nil
 		}
 		if err := announce(info); err != nil {
 			return err

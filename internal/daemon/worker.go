@@ -115,22 +115,19 @@ func (w *worker) ready() error {
 	return errors.Join(w.consumer.Ready(), w.pool.Ready())
 }
 
-// whenReady waits until jobs are taken, or ctx ends, with the reason why not.
-func (w *worker) whenReady(ctx context.Context) error {
+// whenReady waits until jobs are taken; false when ctx ends before that.
+func (w *worker) whenReady(ctx context.Context) bool {
 	const look = 10 * time.Millisecond
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	for {
-		err := w.ready()
-		if err == nil {
-			return nil
-		}
+	for w.ready() != nil {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("not ready before the end: %w", err)
+			return false
 		}
 	}
+	return true
 }
 
 // newPool sizes the pool: each slot can have its lease while as many of other
