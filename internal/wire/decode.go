@@ -310,10 +310,10 @@ func expected(path string, wanted reflect.Type) string {
 }
 
 func expectedList(element reflect.Kind) string {
-	switch {
-	case element == reflect.Uint8:
+	if element == reflect.Uint8 {
 		return "a string in base64"
-	case element == reflect.String:
+	}
+	if element == reflect.String {
 		return "a list of strings"
 	}
 	return "a list of objects"

@@ -12,6 +12,7 @@ import (
 
 // seed adds every golden file, whole and cut, and every bad request.
 func seed(f *testing.F) {
+	f.Helper()
 	for _, data := range messages(f) {
 		f.Add(data)
 		f.Add(data[:len(data)/2])
@@ -25,6 +26,7 @@ func seed(f *testing.F) {
 
 // requireWords holds that a message is for a person: bounded, UTF-8, one line.
 func requireWords(t *testing.T, err error) {
+	t.Helper()
 	require.Less(t, len(err.Error()), 2*wire.MaxMessageBytes)
 	require.True(t, utf8.ValidString(err.Error()))
 	require.NotContains(t, err.Error(), "\n")
@@ -142,6 +144,7 @@ func FuzzParseEvent(f *testing.F) {
 }
 
 func requireSafeHeaders(t *testing.T, event wire.Event) {
+	t.Helper()
 	for name, values := range event.Headers() {
 		require.True(t, wire.ValidToken(name))
 		for _, value := range values {

@@ -21,10 +21,10 @@ var update = flag.Bool("update", false, "write the golden files instead of compa
 
 const goldenDir = "testdata/golden"
 
-func golden(t testing.TB, name string) []byte {
-	t.Helper()
+func golden(tb testing.TB, name string) []byte {
+	tb.Helper()
 	data, err := os.ReadFile(filepath.Join(goldenDir, name))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return bytes.TrimSuffix(data, []byte("\n"))
 }
 
@@ -110,7 +110,8 @@ func results() map[string]*wire.Result {
 	limit.Containment.Verdict, limit.Containment.Scope = wire.Unproven, wire.ScopeProvider
 	limit.Lease.Disposition = wire.Quarantined
 	limit.Files = []wire.CollectedFile{
-		{Path: "out/a.json", Size: 2, Base64: "e30="}, {Path: "out/b", Size: 1 << 30, Object: "out/job-1/b"},
+		{Path: "out/a.json", Size: 2, Base64: "e30="},
+		{Path: "out/b", Size: 1 << 30, Object: "out/job-1/b"},
 		{Path: "out/c", Size: 9, Refuse: "is a symbolic link"},
 	}
 
@@ -139,13 +140,13 @@ func results() map[string]*wire.Result {
 	}
 }
 
-func runRecords(t testing.TB) map[string]*wire.RunRecord {
-	t.Helper()
+func runRecords(tb testing.TB) map[string]*wire.RunRecord {
+	tb.Helper()
 	digest, err := wire.Digest("default", []byte(`{"v":1,"argv":["true"]}`))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	encoded := func(r *wire.Result) wire.RawResult {
 		data, err := wire.EncodeResult(r)
-		require.NoError(t, err)
+		require.NoError(tb, err)
 		return data
 	}
 	record := func(state wire.RunState) *wire.RunRecord {
@@ -212,12 +213,12 @@ func events() map[string]wire.Event {
 }
 
 // messages are the encoded forms of all of them, by the name of their file.
-func messages(t testing.TB) map[string][]byte {
-	t.Helper()
+func messages(tb testing.TB) map[string][]byte {
+	tb.Helper()
 	all := map[string][]byte{}
 	add := func(name string, data []byte, err error) {
-		require.NoError(t, err, name)
-		require.NotContains(t, all, name)
+		require.NoError(tb, err, name)
+		require.NotContains(tb, all, name)
 		all[name] = data
 	}
 	data, err := wire.EncodeRequest(&wire.Request{V: 1, Argv: []string{"true"}})
@@ -228,7 +229,7 @@ func messages(t testing.TB) map[string][]byte {
 		data, err = wire.EncodeResult(result)
 		add(name, data, err)
 	}
-	for name, record := range runRecords(t) {
+	for name, record := range runRecords(tb) {
 		data, err = wire.EncodeRunRecord(record)
 		add(name, data, err)
 	}

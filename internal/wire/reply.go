@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -126,10 +127,8 @@ func checkReplyShape(reply string) *Invalid {
 	if len(tokens) > MaxReplyTokens {
 		return invalid(ReasonReply, HeaderReplyTo, "must have at most %d tokens, not %d", MaxReplyTokens, len(tokens))
 	}
-	for _, token := range tokens {
-		if token == "" {
-			return invalid(ReasonReply, HeaderReplyTo, "must not hold an empty token (two dots in a row, or one at an end)")
-		}
+	if slices.Contains(tokens, "") {
+		return invalid(ReasonReply, HeaderReplyTo, "must not hold an empty token (two dots in a row, or one at an end)")
 	}
 	return nil
 }

@@ -19,25 +19,25 @@ import (
 const schemaDir = "../../docs/schema"
 
 // schemaDocument is a schema as plain JSON.
-func schemaDocument(t testing.TB, file string) map[string]any {
-	t.Helper()
+func schemaDocument(tb testing.TB, file string) map[string]any {
+	tb.Helper()
 	data, err := os.ReadFile(filepath.Join(schemaDir, file))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	object, ok := document.(map[string]any)
-	require.True(t, ok)
+	require.True(tb, ok)
 	return object
 }
 
-func compile(t testing.TB, file string) *jsonschema.Schema {
-	t.Helper()
+func compile(tb testing.TB, file string) *jsonschema.Schema {
+	tb.Helper()
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
 	compiler.AssertFormat()
-	require.NoError(t, compiler.AddResource(file, schemaDocument(t, file)))
+	require.NoError(tb, compiler.AddResource(file, schemaDocument(tb, file)))
 	schema, err := compiler.Compile(file)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return schema
 }
 
@@ -244,7 +244,7 @@ func TestSchemasListTheClosedSets(t *testing.T) {
 	}
 
 	var all []string
-	for _, outcome := range strings.Split(words(t, result, "properties", "outcome"), ", ") {
+	for outcome := range strings.SplitSeq(words(t, result, "properties", "outcome"), ", ") {
 		for _, reason := range wire.Outcome(outcome).Reasons() {
 			require.True(t, reason.Valid())
 			all = append(all, string(reason))

@@ -9,10 +9,10 @@ import (
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
-func subjects(t testing.TB, prefix string) wire.Subjects {
-	t.Helper()
+func subjects(tb testing.TB, prefix string) wire.Subjects {
+	tb.Helper()
 	s, err := wire.NewSubjects(prefix)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return s
 }
 
