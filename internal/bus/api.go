@@ -1,17 +1,19 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/textproto"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sallyport/sallyport/internal/wire"
 )
 
 // The headers that decide a write.
@@ -28,6 +30,13 @@ const headerRoom = 512
 // retryPause separates two tries at the same request: long enough for a leader
 // election to move on, short against the ack wait.
 const retryPause = 100 * time.Millisecond
+
+// leaderTries and leaderPause span the time that a stream may be without leader
+// (nats.go's own publish waits as long).
+const (
+	leaderTries = 3
+	leaderPause = 250 * time.Millisecond
+)
 
 // message is one message as it is stored.
 type message struct {
@@ -54,14 +63,17 @@ func (b *Bus) request(ctx context.Context, endpoint string, body, answer any) er
 	if err != nil {
 		return fmt.Errorf("%s: %w", endpoint, err)
 	}
-	var head struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	if err := json.Unmarshal(msg.Data, &head); err != nil {
-		return fmt.Errorf("%s: answer: %w", endpoint, err)
-	}
-	if head.Error != nil {
-		return fmt.Errorf("%s: %w", endpoint, head.Error)
+	// Most answers have none: do not decode a megabyte twice.
+	if bytes.Contains(msg.Data, []byte(`"error"`)) {
+		var head struct {
+			Error *jetstream.APIError `json:"error"`
+		}
+		if err := json.Unmarshal(msg.Data, &head); err != nil {
+			return fmt.Errorf("%s: answer: %w", endpoint, err)
+		}
+		if head.Error != nil {
+			return fmt.Errorf("%s: %w", endpoint, head.Error)
+		}
 	}
 	if err := json.Unmarshal(msg.Data, answer); err != nil {
 		return fmt.Errorf("%s: answer: %w", endpoint, err)
@@ -139,9 +151,7 @@ func (b *Bus) publish(ctx context.Context, w write) (uint64, error) {
 	if int64(len(w.data)+headerRoom) > b.control.MaxPayload() {
 		return 0, fmt.Errorf("%w: %d bytes, the server takes %d with headers", ErrRecordTooBig, len(w.data), b.control.MaxPayload())
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	answer, err := b.control.RequestMsgWithContext(ctx, msg)
+	answer, err := b.ask(ctx, msg)
 	if err != nil {
 		return 0, publishError(w, err)
 	}
@@ -162,11 +172,25 @@ func (b *Bus) publish(ctx context.Context, w write) (uint64, error) {
 	return ack.Seq, nil
 }
 
+// ask sends a message and waits for the stream's answer. Between two leaders
+// nobody takes a subject for a moment, and nothing is written: it asks again.
+func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
+	for try := 1; ; try++ {
+		once, cancel := context.WithTimeout(ctx, b.timeout)
+		answer, err := b.control.RequestMsgWithContext(once, msg)
+		cancel()
+		if !errors.Is(err, nats.ErrNoResponders) || try == leaderTries || pause(ctx, leaderPause) != nil {
+			return answer, err
+		}
+	}
+}
+
 var (
 	// errInFlight: the compare-and-set met a write that is not decided yet.
 	errInFlight = errors.New("another write is in flight")
-	// errNotSent: the message surely did not reach the server.
-	errNotSent = errors.New("not sent, no connection")
+	// errNotSent: the message surely did not get into a stream, for a reason that
+	// passes.
+	errNotSent = errors.New("not written for now")
 )
 
 func publishError(w write, err error) error {
@@ -196,6 +220,8 @@ func refusal(w write, apiErr *jetstream.APIError) error {
 		return fmt.Errorf("%s: %w: %w", w.subject, ErrRecordTooBig, apiErr)
 	case codeStoreFailed, codeStorageExceeded, codeInsufficient:
 		return fmt.Errorf("%s: %w: %w", w.subject, ErrStreamFull, apiErr)
+	case codeClusterNotAvail:
+		return fmt.Errorf("%s: %w: %w", w.subject, errNotSent, apiErr)
 	default:
 		return fmt.Errorf("%s: %w", w.subject, apiErr)
 	}
@@ -328,14 +354,17 @@ func hasCode(err error, codes ...int) bool {
 }
 
 // cleanHeader copies headers without those that the server acts on.
-func cleanHeader(in map[string][]string, reserved func(string) bool) nats.Header {
+// nats.go writes names and values as they are: a line break in one would start
+// a header of its own.
+func cleanHeader(in map[string][]string) nats.Header {
+	oneLine := strings.NewReplacer("\r", " ", "\n", " ")
 	out := nats.Header{}
-	for k, v := range in {
-		if reserved(k) || strings.ContainsAny(k, "\r\n: ") || k == "" {
+	for name, values := range in {
+		if name == "" || wire.ReservedHeader(name) || strings.ContainsAny(name, "\r\n\t: ") {
 			continue
 		}
-		for _, value := range v {
-			out[textproto.TrimString(k)] = append(out[textproto.TrimString(k)], strings.NewReplacer("\r", " ", "\n", " ").Replace(value))
+		for _, v := range values {
+			out[name] = append(out[name], oneLine.Replace(v))
 		}
 	}
 	return out

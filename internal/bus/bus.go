@@ -159,7 +159,7 @@ func newBus(opts Options) (*Bus, error) {
 		return nil, errors.New("no NATS server is configured: set --server, for instance nats://127.0.0.1:4222")
 	}
 	if opts.Servers == "" {
-		opts.Servers = "in-process server"
+		opts.Servers = "nats://in-process"
 	}
 	if opts.Name == "" {
 		opts.Name = "sallyport"

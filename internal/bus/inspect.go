@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,16 +28,15 @@ const uncoveredSample = 10_000
 // difference that matters, warnings included. The error says what could not be
 // looked at.
 func (b *Bus) Inspect(ctx context.Context, plan *Layout) ([]Finding, error) {
-	var findings []Finding
-	var faults []error
-	for _, s := range plan.Streams {
-		found, err := b.inspectStream(ctx, s)
-		findings = append(findings, found...)
-		if err != nil {
-			faults = append(faults, err)
-		}
+	// At once: where permissions are missing, each question ends by its time.
+	found := make([][]Finding, len(plan.Streams))
+	faults := make([]error, len(plan.Streams))
+	var wg sync.WaitGroup
+	for i, s := range plan.Streams {
+		wg.Go(func() { found[i], faults[i] = b.inspectStream(ctx, s) })
 	}
-	return findings, errors.Join(faults...)
+	wg.Wait()
+	return slices.Concat(found...), errors.Join(faults...)
 }
 
 func (b *Bus) inspectStream(ctx context.Context, plan StreamPlan) ([]Finding, error) {

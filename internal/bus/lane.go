@@ -22,8 +22,9 @@ const (
 	// stay below 4 MiB a job.
 	windowBytes  = 2 << 20
 	windowEvents = 256
-	// budgetBytes bounds all windows of the process together.
-	budgetBytes = 32 << 20
+	// budgetBytes bounds all windows of one kind of destination together; the two
+	// stay within what a worker may use under load (64 MiB).
+	budgetBytes = 24 << 20
 	// eventBytes is what an event costs beside its data, in the window's books.
 	eventBytes = 512
 
@@ -93,7 +94,7 @@ func (e *entry) size() int { return len(e.data) + eventBytes }
 // while the window or the process's budget is full.
 func (l *lane) put(ctx context.Context, seq uint64, header nats.Header, data []byte) (*entry, error) {
 	e := &entry{seq: seq, header: header, data: data}
-	if err := l.pump.take(ctx, e.size()); err != nil {
+	if err := l.pump.take(ctx, l, e.size()); err != nil {
 		return nil, err
 	}
 	for {
@@ -110,7 +111,7 @@ func (l *lane) put(ctx context.Context, seq uint64, header nats.Header, data []b
 				continue
 			}
 		}
-		l.pump.give(e.size())
+		l.pump.give(l, e.size())
 		return nil, err
 	}
 }
@@ -216,7 +217,7 @@ func (l *lane) refuse(i int) {
 // leave gives back what e held. mu is held.
 func (l *lane) leave(e *entry) {
 	l.bytes -= e.size()
-	l.pump.give(e.size())
+	l.pump.give(l, e.size())
 	if len(l.queue) == 0 {
 		l.pump.dismiss(l)
 	}

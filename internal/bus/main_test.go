@@ -2,8 +2,6 @@ package bus_test
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -49,14 +47,16 @@ func stopServer(s *server.Server) {
 	s.WaitForShutdown()
 }
 
-// restart starts a stopped server again on its port with its store.
-func restart(t *testing.T, s *server.Server) *server.Server {
+// restartable returns what starts s again, on its port with its store, once it is
+// stopped.
+func restartable(t *testing.T, s *server.Server) func() *server.Server {
 	t.Helper()
 	addr, ok := s.Addr().(*net.TCPAddr)
 	require.True(t, ok)
 	dir := strings.TrimSuffix(s.StoreDir(), "/jetstream")
-	stopServer(s)
-	return startServer(t, func(o *server.Options) { o.Port, o.StoreDir = addr.Port, dir })
+	return func() *server.Server {
+		return startServer(t, func(o *server.Options) { o.Port, o.StoreDir = addr.Port, dir })
+	}
 }
 
 func deadline(t *testing.T) context.Context {
@@ -157,7 +157,7 @@ func (p *proxy) accept() {
 		}
 		upstream, err := net.Dial("tcp", p.server)
 		if err != nil {
-			_ = client.Close()
+			shut(client)
 			continue
 		}
 		p.mu.Lock()
@@ -169,7 +169,7 @@ func (p *proxy) accept() {
 }
 
 func (p *proxy) copy(to, from net.Conn, answers bool) {
-	defer func() { _, _ = to.Close(), from.Close() }()
+	defer shut(to, from)
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
@@ -184,9 +184,6 @@ func (p *proxy) copy(to, from net.Conn, answers bool) {
 			}
 		}
 		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				return
-			}
 			return
 		}
 	}
@@ -203,8 +200,15 @@ func (p *proxy) setDeaf(deaf bool) {
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.conns {
-		_ = c.Close()
-	}
+	shut(p.conns...)
 	p.conns = nil
+}
+
+// shut closes connections; one that is closed already is as good.
+func shut(conns ...net.Conn) {
+	for _, c := range conns {
+		if err := c.Close(); err != nil {
+			continue
+		}
+	}
 }

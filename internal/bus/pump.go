@@ -26,11 +26,13 @@ const idleRound = time.Hour
 // after a pause, and hands the streams' answers to their lanes. One a
 // connection; it sleeps while no lane holds anything.
 type pump struct {
-	nc     *nats.Conn
-	log    zerolog.Logger
-	inbox  string
-	sub    *nats.Subscription
-	budget *semaphore.Weighted
+	nc    *nats.Conn
+	log   zerolog.Logger
+	inbox string
+	sub   *nats.Subscription
+	// budget bounds all windows of the process, for each kind of destination by
+	// itself: a stream that refuses must not hold up replies.
+	budget [2]*semaphore.Weighted
 	kicked chan struct{} // one pending kick is enough
 
 	// disturbances counts what may have cost messages without a reconnect.
@@ -47,7 +49,8 @@ type pump struct {
 func newPump(nc *nats.Conn, log zerolog.Logger) (*pump, error) {
 	p := &pump{
 		nc: nc, log: log, inbox: nc.NewInbox(), lanes: map[uint64]*lane{}, asleep: true,
-		budget: semaphore.NewWeighted(budgetBytes), kicked: make(chan struct{}, 1),
+		budget: [2]*semaphore.Weighted{semaphore.NewWeighted(budgetBytes), semaphore.NewWeighted(budgetBytes)},
+		kicked: make(chan struct{}, 1),
 	}
 	var err error
 	if p.sub, err = nc.Subscribe(p.inbox+".*", p.onAck); err != nil {
@@ -229,18 +232,26 @@ func (p *pump) dismiss(l *lane) {
 }
 
 // take waits for room in the process's budget.
-func (p *pump) take(ctx context.Context, n int) error {
-	if p.budget.TryAcquire(int64(n)) {
+func (p *pump) take(ctx context.Context, l *lane, n int) error {
+	budget := p.budgetOf(l)
+	if budget.TryAcquire(int64(n)) {
 		return nil
 	}
 	p.kick()
-	if err := p.budget.Acquire(ctx, int64(n)); err != nil {
+	if err := budget.Acquire(ctx, int64(n)); err != nil {
 		return fmt.Errorf("output budget: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	return nil
 }
 
-func (p *pump) give(n int) { p.budget.Release(int64(n)) }
+func (p *pump) give(l *lane, n int) { p.budgetOf(l).Release(int64(n)) }
+
+func (p *pump) budgetOf(l *lane) *semaphore.Weighted {
+	if l.stored {
+		return p.budget[1]
+	}
+	return p.budget[0]
+}
 
 // onAck hands a stream's answer to its lane.
 func (p *pump) onAck(msg *nats.Msg) {

@@ -28,7 +28,7 @@ type QueuedMessage struct {
 func (b *Bus) Enqueue(ctx context.Context, job wire.Job, body []byte, headers map[string][]string) error {
 	w := write{
 		subject: b.subjects.Job(job), stream: b.streams.Jobs, data: body,
-		header: cleanHeader(headers, wire.ReservedHeader),
+		header: cleanHeader(headers),
 	}
 	_, err := b.publish(ctx, w)
 	switch {
@@ -37,16 +37,30 @@ func (b *Bus) Enqueue(ctx context.Context, job wire.Job, body []byte, headers ma
 	case errors.Is(err, ErrStreamFull):
 		return b.whyRefused(ctx, job, err)
 	case errors.Is(err, ErrUnknown):
-		found, getErr := b.leaderGet(ctx, b.streams.Jobs, getQuery{Last: w.subject})
-		if getErr != nil {
-			return err
-		}
-		if bytes.Equal(found.Data, body) {
-			return nil
-		}
-		return fmt.Errorf("job %s: %w", job.Key(), ErrAlreadyQueued)
+		return b.resolveEnqueue(ctx, w, err)
 	default:
 		return err
+	}
+}
+
+// resolveEnqueue looks whether a message whose answer was lost is there. Where it
+// is not, it may also have been taken already, so the doubt stays.
+func (b *Bus) resolveEnqueue(ctx context.Context, w write, lost error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*b.timeout)
+	defer cancel()
+	for {
+		found, err := b.leaderGet(ctx, b.streams.Jobs, getQuery{Last: w.subject})
+		switch {
+		case err == nil && bytes.Equal(found.Data, w.data):
+			return nil
+		case err == nil:
+			return fmt.Errorf("%s: %w", w.subject, ErrAlreadyQueued)
+		case errors.Is(err, ErrNoRecord):
+			return lost
+		}
+		if pause(ctx, retryPause) != nil {
+			return lost
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ const accountInfoTimeout = 2 * time.Second
 
 // JetStream API error codes (nats-server, server/errors.json).
 const (
+	codeClusterNotAvail   = 10008
 	codeConsumerNotFound  = 10014
 	codeInsufficient      = 10023
 	codeNotFound          = 10037
@@ -56,15 +57,17 @@ func checkServer(ctx context.Context, nc *nats.Conn, api, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, accountInfoTimeout)
 	defer cancel()
 	msg, err := nc.RequestWithContext(ctx, api+".INFO", nil)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
+	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("nats-server at %s answers no JetStream request (%s.INFO): enable JetStream (`jetstream {}` in its configuration, or -js), or check the JetStream domain", name, api)
-	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		// No answer is what a missing permission looks like; the streams' check
+	}
+	silent := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if err != nil && !silent {
+		return fmt.Errorf("ask nats-server at %s for JetStream: %w", name, err)
+	}
+	if msg == nil {
+		// Silence is what a missing permission looks like; the streams' check
 		// follows and says more.
 		return nil
-	case err != nil:
-		return fmt.Errorf("ask nats-server at %s for JetStream: %w", name, err)
 	}
 	var answer struct {
 		Error *jetstream.APIError `json:"error"`

@@ -1,0 +1,115 @@
+package bus_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+func benchBus(b *testing.B) (*server.Server, *bus.Bus) {
+	b.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: b.TempDir(), NoSigs: true, NoLog: true,
+	})
+	require.NoError(b, err)
+	s.Start()
+	require.True(b, s.ReadyForConnections(patience))
+	b.Cleanup(func() { stopServer(s) })
+	conn, err := bus.Connect(b.Context(), bus.Options{Servers: s.ClientURL(), Log: zerolog.Nop()})
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		if err := conn.Close(b.Context()); err != nil {
+			b.Log(err)
+		}
+	})
+	plan, err := bus.Plan(small())
+	require.NoError(b, err)
+	_, err = conn.Apply(b.Context(), plan)
+	require.NoError(b, err)
+	return s, conn
+}
+
+// BenchmarkOutput is the rate of 64 KiB chunks; core is plain NATS on the same
+// server, the floor.
+func BenchmarkOutput(b *testing.B) {
+	const size = 64 << 10
+	chunk := make([]byte, size)
+	for _, mode := range []wire.OutputMode{"core", wire.OutputReply, wire.OutputStored} {
+		b.Run(string(mode), func(b *testing.B) {
+			s, conn := benchBus(b)
+			nc, err := nats.Connect(s.ClientURL())
+			require.NoError(b, err)
+			defer nc.Close()
+			sub, err := nc.Subscribe("reply.x", func(*nats.Msg) {})
+			require.NoError(b, err)
+			require.NoError(b, sub.SetPendingLimits(-1, -1))
+			require.NoError(b, nc.FlushTimeout(patience))
+			b.SetBytes(size)
+			b.ResetTimer()
+			if mode == "core" {
+				for range b.N {
+					require.NoError(b, conn.Output().Publish("reply.x", chunk))
+				}
+				require.NoError(b, conn.Output().FlushTimeout(time.Minute))
+				return
+			}
+			cfg := bus.OutputConfig{Job: job("t", "default", "j"), Attempt: 1, Mode: mode}
+			if mode == wire.OutputReply {
+				cfg.Reply = "reply.x"
+			}
+			o := conn.NewOutput(cfg)
+			for i := range b.N {
+				require.NoError(b, o.Emit(b.Context(), wire.Event{Type: wire.EventStdout, Seq: uint64(i + 1), Data: chunk}))
+			}
+			require.NoError(b, o.Final(b.Context(), []byte(result), uint64(b.N+1)))
+		})
+	}
+}
+
+// BenchmarkFinal is a small job's way through the bus: the claim, the record of
+// its end, a chunk, the result. core is one request and reply, the floor of each
+// of the three waits.
+func BenchmarkFinal(b *testing.B) {
+	b.Run("core", func(b *testing.B) {
+		s, conn := benchBus(b)
+		nc, err := nats.Connect(s.ClientURL())
+		require.NoError(b, err)
+		defer nc.Close()
+		_, err = nc.Subscribe("echo", func(m *nats.Msg) {
+			if err := m.Respond(nil); err != nil {
+				b.Error(err)
+			}
+		})
+		require.NoError(b, err)
+		require.NoError(b, nc.FlushTimeout(patience))
+		for b.Loop() {
+			_, err := conn.Control().Request("echo", nil, patience)
+			require.NoError(b, err)
+		}
+	})
+	b.Run("job", func(b *testing.B) {
+		_, conn := benchBus(b)
+		i := 0
+		for b.Loop() {
+			i++
+			id := fmt.Sprint("j", i)
+			seq, err := conn.Runs().Create(b.Context(), "t", id, claimed("x"))
+			require.NoError(b, err)
+			o := conn.NewOutput(bus.OutputConfig{Job: job("t", "default", id), Attempt: 1, Mode: wire.OutputReply, Reply: "reply.x"})
+			require.NoError(b, o.Emit(b.Context(), stdout(1, 0, "hello")))
+			done := claimed("x")
+			done.State, done.Result = wire.RunDone, wire.RawResult(result)
+			_, err = conn.Runs().Update(b.Context(), "t", id, done, seq)
+			require.NoError(b, err)
+			require.NoError(b, o.Final(b.Context(), []byte(result), 2))
+		}
+	})
+}
