@@ -24,7 +24,7 @@ type Server struct {
 // is any free one) that keeps its streams below dir.
 func StartServer(ctx context.Context, address, dir string, log zerolog.Logger) (*Server, error) {
 	// More would let a forgotten dev directory fill the disk.
-	const maxStore, maxMemory, maxPayload = 8 << 30, 256 << 20, 1 << 20
+	const maxStore, maxMemory, maxPayload = 8 << 30, 256 << 20, 8 << 20
 	const readyWait = 10 * time.Second
 
 	host, port, err := splitAddress(ctx, address)

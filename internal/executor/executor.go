@@ -30,8 +30,8 @@ type Config struct {
 	// ShutdownGrace caps the grace period of runs that a shutdown ends, so that
 	// the worker's own end fits its supervisor's patience. Default 5 s.
 	ShutdownGrace time.Duration
-	// InlineBytes is the most output that stands in a result, both streams
-	// together. Default 512 KiB: even as base64 it fits a message of 1 MiB.
+	// InlineBytes is the most output of each stream that stands in a result;
+	// default and maximum wire.MaxInlineBytes.
 	InlineBytes int64
 	// Worker is named in every result.
 	Worker wire.WorkerRef
@@ -74,7 +74,8 @@ func New(pool *leasepool.Pool, log zerolog.Logger, cfg Config) (*Executor, error
 	orDefault(&cfg.SetupTimeout, 10*time.Second)
 	orDefault(&cfg.ProofTimeout, 4*time.Second)
 	orDefault(&cfg.ShutdownGrace, 5*time.Second)
-	orDefault(&cfg.InlineBytes, 512<<10)
+	orDefault(&cfg.InlineBytes, wire.MaxInlineBytes)
+	cfg.InlineBytes = min(cfg.InlineBytes, wire.MaxInlineBytes)
 	return &Executor{pool: pool, log: log, cfg: cfg}, nil
 }
 

@@ -463,7 +463,7 @@ func TestInlineOutput(t *testing.T) {
 		a.request.Output = wire.OutputInline
 		h = b.handle(a)
 		require.Equal(t, wire.Exited, h.Result.Outcome)
-		require.Equal(t, int64(512<<10), h.Result.Output.StdoutBytes)
+		require.Equal(t, int64(wire.MaxInlineBytes), h.Result.Output.StdoutBytes)
 		require.Equal(t, int64(600<<10), h.Result.Output.StdoutProduced)
 		require.True(t, h.Result.Output.Truncated)
 	})

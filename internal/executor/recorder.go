@@ -29,13 +29,13 @@ type recorder struct {
 	emitting context.Context //nolint:containedctx // see above
 	stop     context.CancelFunc
 
-	budget       int64 // bytes of output still allowed
-	inlineBudget int64 // bytes that still fit the result
-	exceeded     bool
-	cut          bool // the result could not hold all of the output
-	seq          uint64
-	streams      [3]stream // by sandbox.Stream
-	lost         []wire.LostRange
+	budget      int64 // bytes of output still allowed
+	inlineLimit int64 // bytes of each stream that fit the result
+	exceeded    bool
+	cut         bool // the result could not hold all of the output
+	seq         uint64
+	streams     [3]stream // by sandbox.Stream
+	lost        []wire.LostRange
 
 	startOnce sync.Once
 }
@@ -57,7 +57,7 @@ func newRecorder(ctx context.Context, a run.Attempt, out run.Output, limit, inli
 	r := &recorder{
 		out: out, mode: a.Mode, job: a.Job.Key(), attempt: a.Number,
 		turn: make(chan struct{}, 1), started: make(chan struct{}), over: make(chan struct{}),
-		emitting: emitting, stop: stop, budget: limit, inlineBudget: inlineLimit,
+		emitting: emitting, stop: stop, budget: limit, inlineLimit: inlineLimit,
 	}
 	r.turn <- struct{}{}
 	return r
@@ -108,11 +108,7 @@ func (r *recorder) deliver(s sandbox.Stream, p []byte) {
 	switch r.mode {
 	case wire.OutputNone:
 	case wire.OutputInline:
-		fits := min(int64(len(p)), r.inlineBudget)
-		if r.cut {
-			fits = 0 // what is delivered is a prefix: nothing after a hole
-		}
-		r.inlineBudget -= fits
+		fits := min(int64(len(p)), r.inlineLimit-int64(len(st.inline)))
 		st.inline = append(st.inline, p[:fits]...)
 		st.delivered += fits
 		r.cut = r.cut || fits < int64(len(p))

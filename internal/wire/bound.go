@@ -8,11 +8,11 @@ import (
 // Bounds of a request. A profile's maximum stands below the ceilings of its
 // limits; the ceilings exist so that every arithmetic on them is safe.
 const (
-	// MaxRequestBytes is the longest body of a request: a server's default
-	// max_payload of 1 MiB, which counts headers too, less the 64 KiB to which
-	// JetStream bounds a message's headers. A longer body could not be queued on
-	// a server with default settings anyway.
-	MaxRequestBytes = 1<<20 - 64<<10
+	// MaxRequestBytes is the longest body of a request: the greatest max_payload
+	// that NATS advises, 8 MiB, which counts headers too, less the 64 KiB to
+	// which JetStream bounds a message's headers. A server's own max_payload
+	// (1 MiB unless it is set) bounds it further.
+	MaxRequestBytes = 8<<20 - 64<<10
 	// MaxArgs bounds argv.
 	MaxArgs = 32768
 	// MaxEnv bounds the number of environment variables.
