@@ -70,15 +70,14 @@ func startServer(t *testing.T, port int, dir string) *server.Server {
 	return s
 }
 
-// restart is a broker outage in which f happens.
-func (e *env) restart(f func()) {
+// restart is a broker outage.
+func (e *env) restart() {
 	e.Helper()
 	addr, ok := e.server.Addr().(*net.TCPAddr)
 	require.True(e, ok)
 	dir := strings.TrimSuffix(e.server.StoreDir(), "/jetstream")
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
-	f()
 	e.server = startServer(e.T, addr.Port, dir)
 }
 

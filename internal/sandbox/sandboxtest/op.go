@@ -95,6 +95,7 @@ func Signal(number int) Op { return Op{Do: DoSignal, N: number} }
 func Shell(ops ...Op) []string {
 	var script strings.Builder
 	var args []string
+	trapped := false
 	for _, op := range ops {
 		switch op.Do {
 		case DoPrint:
@@ -117,10 +118,17 @@ func Shell(ops ...Op) []string {
 		case DoList:
 			script.WriteString("ls -1\n")
 		case DoSleep:
-			fmt.Fprintf(&script, "sleep %.3f\n", op.D.Seconds())
+			if !trapped {
+				fmt.Fprintf(&script, "sleep %.3f\n", op.D.Seconds())
+				break
+			}
+			// A shell runs its trap between commands: a signal that comes just
+			// before one long sleep would wait for all of it.
+			fmt.Fprintf(&script, "i=0; while [ $i -lt %d ]; do sleep 0.05; i=$((i+1)); done\n", op.D.Milliseconds()/50+1)
 		case DoIgnoreTerm:
 			script.WriteString("trap '' TERM\n")
 		case DoTermExit:
+			trapped = true
 			fmt.Fprintf(&script, "trap 'exit %d' TERM\n", op.N)
 		case DoLeftover:
 			script.WriteString("setsid sleep 1000 >/dev/null 2>&1 </dev/null &\n")
