@@ -310,7 +310,7 @@ func (b *books) created(e *entry, box sandbox.Sandbox, handle sandbox.Handle, lo
 // notCreated notes a create call without a sandbox, and tells who waited for it.
 func (b *books) notCreated(e *entry, event sandbox.LeaseEvent, err error, now time.Time) {
 	inTime := e.state == sandbox.LeaseCreating
-	if e.state != sandbox.LeasePoisoned && e.doubt.Message == "" {
+	if e.doubt.Message == "" {
 		e.doubt.Message = err.Error()
 	}
 	b.step(e, event, now)

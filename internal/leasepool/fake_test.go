@@ -3,6 +3,7 @@ package leasepool_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -116,10 +117,29 @@ func (p *provider) counts() (made, gone int) {
 	return len(p.made), len(p.gone)
 }
 
-func (p *provider) destroyTries(lease string) int {
+func (p *provider) destroyed() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.tries[lease]
+	return slices.Clone(p.gone)
+}
+
+// destroyTries are the tries to destroy each lease.
+func (p *provider) destroyTries() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.tries)
+}
+
+func (p *provider) resetsOf(lease string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.resets[lease]
+}
+
+func (p *provider) specOf(lease string) sandbox.Spec {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.specs[lease]
 }
 
 type box struct {
@@ -224,6 +244,11 @@ func inBubble(t *testing.T, change func(cfg *leasepool.Config, p *provider, q *q
 		ctx, cancel := context.WithCancel(t.Context())
 		r := &rig{Pool: pool, t: t, p: p, q: q, end: cancel, over: make(chan error, 1)}
 		go func() { r.over <- pool.Run(ctx) }()
+		defer func() {
+			if r.over != nil { // the test failed
+				_ = r.stop()
+			}
+		}()
 		synctest.Wait()
 		test(t, r)
 		if r.over != nil {
@@ -257,6 +282,12 @@ func (r *rig) release(l *leasepool.Lease, v leasepool.Verdict) leasepool.Release
 func (r *rig) wait(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
+}
+
+func (q *quarantine) attempts() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.tries
 }
 
 func open(settled <-chan struct{}) bool {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,11 +26,11 @@ func TestALeaseServesItsTenantAgainAfterProofAndReset(t *testing.T) {
 		require.Equal(t, "fake", a.Provider())
 		require.Regexp(t, "^[0-9a-f]{32}$", a.ID())
 		require.Equal(t, a.ID(), a.Sandbox().Handle().Lease)
-		require.Equal(t, sandbox.Spec{Lease: a.ID(), Profile: "default"}, r.p.specs[a.ID()])
+		require.Equal(t, sandbox.Spec{Lease: a.ID(), Profile: "default"}, r.p.specOf(a.ID()))
 		released := r.release(a, ended)
 		require.Equal(t, leasepool.Reusable, released.Disposition)
 		require.Nil(t, released.Settled)
-		require.Equal(t, 1, r.p.resets[a.ID()])
+		require.Equal(t, 1, r.p.resetsOf(a.ID()))
 
 		b := r.acquire(tenant)
 		require.Equal(t, a.ID(), b.ID())
@@ -58,7 +60,7 @@ func TestALeaseNeverServesAnotherTenant(t *testing.T) {
 		b := r.acquire(leasepool.Want{Tenant: "rival", Profile: "default"})
 		require.NotEqual(t, a.ID(), b.ID())
 		require.Equal(t, 1, b.Use())
-		require.Equal(t, []string{a.ID()}, r.p.gone, "the idle lease of the other tenant made room")
+		require.Equal(t, []string{a.ID()}, r.p.destroyed(), "the idle lease of the other tenant made room")
 		require.EqualValues(t, 1, r.Stats().Totals.Evicted)
 		r.release(b, ended)
 	})
@@ -75,9 +77,9 @@ func TestTheLeaseThatWasIdleForLongestMakesRoomAndSparesLast(t *testing.T) {
 		r.wait(time.Second)
 		r.release(b, ended)
 		c := r.acquire(leasepool.Want{Tenant: "c", Profile: "default"})
-		require.Equal(t, []string{a.ID()}, r.p.gone)
+		require.Equal(t, []string{a.ID()}, r.p.destroyed())
 		d := r.acquire(leasepool.Want{Tenant: "d", Profile: "default"})
-		require.Equal(t, []string{a.ID(), b.ID()}, r.p.gone)
+		require.Equal(t, []string{a.ID(), b.ID()}, r.p.destroyed())
 		require.Equal(t, 1, r.Stats().Warm)
 		e := r.acquire(leasepool.Want{Tenant: "e", Profile: "default"})
 		require.Zero(t, r.Stats().Warm)
@@ -119,8 +121,8 @@ func TestAFreshLeaseServesOnce(t *testing.T) {
 		a := r.acquire(fresh)
 		require.NotEqual(t, used.ID(), a.ID())
 		require.Equal(t, leasepool.Destroyed, r.release(a, ended).Disposition)
-		require.Equal(t, []string{a.ID()}, r.p.gone)
-		require.Zero(t, r.p.resets[a.ID()])
+		require.Equal(t, []string{a.ID()}, r.p.destroyed())
+		require.Zero(t, r.p.resetsOf(a.ID()))
 	})
 }
 
@@ -151,7 +153,7 @@ func TestWhatIsUsedUpIsDestroyed(t *testing.T) {
 				released := r.release(l, tc.verdict)
 				require.Equal(t, leasepool.Destroyed, released.Disposition)
 				require.Nil(t, released.Settled)
-				require.Equal(t, []string{l.ID()}, r.p.gone)
+				require.Equal(t, []string{l.ID()}, r.p.destroyed())
 				require.Empty(t, r.Leases())
 			})
 		})
@@ -185,7 +187,7 @@ func TestDoubtIsQuarantined(t *testing.T) {
 				}}, r.q.all())
 				require.Equal(t, 1, r.Stats().Quarantined)
 				require.NotEqual(t, l.ID(), r.acquire(fresh).ID())
-				require.Zero(t, r.p.destroyTries(l.ID()), "it is the reaper's")
+				require.Zero(t, r.p.destroyTries()[l.ID()], "it is the reaper's")
 				require.NoError(t, r.stop())
 			})
 		})
@@ -210,7 +212,7 @@ func TestQuarantineIsPublishedUntilItIsDurable(t *testing.T) {
 		released := r.release(l, leasepool.Verdict{})
 		r.wait(time.Minute)
 		require.True(t, open(released.Settled))
-		require.Greater(t, r.q.tries, 5, "one try that does not end is given up")
+		require.Greater(t, r.q.attempts(), 5, "one try that does not end is given up")
 		require.Equal(t, 1, r.Stats().Poisoned)
 		<-released.Settled
 		synctest.Wait()
@@ -255,9 +257,9 @@ func TestProofBeforeTheRecordSettlesToo(t *testing.T) {
 		require.True(t, open(released.Settled))
 		require.True(t, r.Gone(l.ID(), proven), "an answer was lost: the record was durable after all")
 		require.False(t, open(released.Settled))
-		tries := r.q.tries
+		tries := r.q.attempts()
 		r.wait(time.Minute)
-		require.LessOrEqual(t, r.q.tries, tries+1)
+		require.LessOrEqual(t, r.q.attempts(), tries+1)
 	})
 }
 
@@ -313,7 +315,7 @@ func TestASandboxLostInResetIsDestroyed(t *testing.T) {
 	}, func(t *testing.T, r *rig) {
 		l := r.acquire(tenant)
 		r.release(l, ended)
-		require.Equal(t, []string{l.ID()}, r.p.gone)
+		require.Equal(t, []string{l.ID()}, r.p.destroyed())
 		require.Empty(t, r.q.all())
 	})
 }
@@ -330,7 +332,7 @@ func TestCreateRefused(t *testing.T) {
 				require.ErrorIs(t, err, errDown)
 				require.Equal(t, kind, sandbox.KindOf(err))
 				require.Empty(t, r.Leases())
-				require.Empty(t, r.p.tries)
+				require.Empty(t, r.p.destroyTries())
 				require.ErrorContains(t, r.Ready(), `no sandbox can be made: profile "default": create: `+kind.String())
 				r.wait(time.Second)
 				require.NoError(t, r.Ready(), "the next job tries")
@@ -354,8 +356,8 @@ func TestCreateAmbiguous(t *testing.T) {
 					_, err := r.Acquire(t.Context(), tenant)
 					require.ErrorIs(t, err, errDown)
 					synctest.Wait()
-					require.Len(t, r.p.tries, 1)
-					for lease, tries := range r.p.tries {
+					require.Len(t, r.p.destroyTries(), 1)
+					for lease, tries := range r.p.destroyTries() {
 						require.Equal(t, 1, tries, "once: it may not even exist")
 						if !destroyed {
 							require.Equal(t, []leasepool.Record{{
@@ -456,7 +458,7 @@ func TestDestroyIsTriedAgainThenQuarantined(t *testing.T) {
 				require.Equal(t, leasepool.Destroyed, r.release(l, ended).Disposition)
 				require.Equal(t, 1, r.Stats().Destroying, "capacity is held until there is proof")
 				r.wait(time.Minute)
-				require.Equal(t, tc.tries, r.p.destroyTries(l.ID()))
+				require.Equal(t, tc.tries, r.p.destroyTries()[l.ID()])
 				if tc.quarantined == "" {
 					require.Empty(t, r.Leases())
 					return
@@ -552,29 +554,141 @@ func TestAFailedCreateIsToldToTheOneItWasFor(t *testing.T) {
 	})
 }
 
-func TestALeaseThatComesAtTheEndOfTheWaitIsNotForgotten(t *testing.T) {
+func TestALeaseThatComesWhenItsContextEndsIsReturned(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
 		cfg.Profiles[0].MaxUses = 1000
-		p.onReset = func(context.Context, string) error { time.Sleep(time.Millisecond); return nil }
-	}, func(t *testing.T, r *rig) {
-		l := r.acquire(tenant)
-		got := 0
-		for range 100 {
-			r.Release(l, ended)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			next, err := r.Acquire(ctx, tenant) // the reset ends when ctx does
-			cancel()
-			if got++; err != nil {
-				got--
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				next = r.acquire(tenant)
+		calls := 0
+		p.onCreate = func(context.Context, string) error {
+			if calls++; calls > 1 {
+				time.Sleep(10 * time.Second)
 			}
-			l = next
-			require.Equal(t, 1, r.Stats().InUse)
+			return nil
 		}
-		t.Logf("%d of 100 came in time", got)
-		r.release(l, ended)
+	}, func(t *testing.T, r *rig) {
+		mine := r.acquire(tenant)
+		r.release(mine, ended)
+		go func() {
+			l, err := r.Acquire(t.Context(), leasepool.Want{Tenant: "slow", Profile: "default"})
+			if err == nil {
+				r.Release(l, ended)
+			}
+		}()
+		synctest.Wait()
+		// Behind somebody who waits, the answer and the end are there at once.
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 50 {
+			l, err := r.Acquire(over, tenant)
+			require.NoError(t, err)
+			require.Equal(t, mine.ID(), l.ID())
+			r.release(l, ended)
+		}
+		r.wait(10 * time.Second)
+		require.Zero(t, r.Stats().InUse)
+	})
+}
+
+func TestEachWaiterGetsItsOwnCreateCall(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.Capacity = 4
+		p.onCreate = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+	}, func(t *testing.T, r *rig) {
+		began := time.Now()
+		leases := make(chan *leasepool.Lease, 3)
+		for range 3 {
+			go func() { l, _ := r.Acquire(t.Context(), tenant); leases <- l }()
+		}
+		for range 3 {
+			l := <-leases
+			require.NotNil(t, l)
+			require.Equal(t, time.Second, time.Since(began))
+			defer r.Release(l, ended)
+		}
+		synctest.Wait()
+		require.Len(t, r.Leases(), 3, "and no more than there are waiters")
+	})
+}
+
+func TestOfOneTenantsLeasesTheOldestMakesRoom(t *testing.T) {
+	t.Parallel()
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		a, b := r.acquire(tenant), r.acquire(tenant)
+		r.release(b, ended)
+		r.release(a, ended)
+		c := r.acquire(leasepool.Want{Tenant: "rival", Profile: "default"})
+		require.Equal(t, []string{b.ID()}, r.p.destroyed())
+		r.release(c, ended)
+	})
+}
+
+func TestCreatesThatFailAtOnceAreOneFailure(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.Capacity = 32
+		p.onCreate = func(context.Context, string) error {
+			time.Sleep(time.Second)
+			return sandbox.Errorf(sandbox.Unavailable, "create", "%w", errDown)
+		}
+	}, func(t *testing.T, r *rig) {
+		var all sync.WaitGroup
+		for range 32 {
+			all.Go(func() { _, _ = r.Acquire(t.Context(), tenant) })
+		}
+		all.Wait()
+		require.EqualValues(t, 32, r.Stats().Totals.CreateErrors)
+		require.ErrorIs(t, r.Ready(), errDown)
+		r.wait(time.Second)
+		require.NoError(t, r.Ready())
+	})
+}
+
+func TestACreateThatEndsWithItsTimeIsInDoubt(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(_ *leasepool.Config, p *provider, _ *quarantine) {
+		p.onCreate = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+	}, func(t *testing.T, r *rig) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := r.Acquire(ctx, tenant)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 1, r.Stats().Creating, "the call goes on without its waiter")
+		r.wait(19 * time.Second)
+		require.Empty(t, r.p.destroyTries())
+		r.wait(time.Second)
+		require.Len(t, r.p.destroyTries(), 1)
+		require.Empty(t, r.Leases())
+		require.Zero(t, r.Stats().Totals.Stuck)
+	})
+}
+
+func TestALeaseCanComeIntoDoubtTwice(t *testing.T) {
+	t.Parallel()
+	var up atomic.Bool
+	inBubble(t, func(_ *leasepool.Config, p *provider, q *quarantine) {
+		p.onCreate = func(context.Context, string) error { time.Sleep(70 * time.Second); return nil }
+		p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) { return sandbox.Proof{}, errDown }
+		q.on = func(context.Context, int) error {
+			if up.Load() {
+				time.Sleep(20 * time.Second) // both doubts are told at once
+				return nil
+			}
+			return errDown
+		}
+	}, func(t *testing.T, r *rig) {
+		_, err := r.Acquire(t.Context(), tenant)
+		require.ErrorIs(t, err, leasepool.ErrNoCapacity)
+		r.wait(35 * time.Second)
+		require.Equal(t, 1, r.Stats().Poisoned)
+		lease := r.Leases()[0].ID
+		require.True(t, r.Gone(lease, proven))
+		r.wait(7 * time.Second) // it is made after all, and cannot be destroyed
+		require.Equal(t, 1, r.Stats().Poisoned)
+		up.Store(true)
+		r.wait(time.Minute)
+		require.Equal(t, 1, r.Stats().Quarantined)
+		require.Equal(t, lease, r.Leases()[0].ID)
 	})
 }
 
@@ -588,7 +702,7 @@ func TestIdleLeasesAgeAndSparesStay(t *testing.T) {
 		r.wait(4 * time.Minute)
 		require.Equal(t, 2, r.Stats().Idle)
 		r.wait(time.Minute + 2*time.Second)
-		require.Equal(t, []string{spare}, r.p.gone, "idle for too long")
+		require.Equal(t, []string{spare}, r.p.destroyed(), "idle for too long")
 		require.Equal(t, 1, r.Stats().Warm)
 		spare = r.Leases()[0].ID
 		r.wait(time.Hour)
@@ -609,7 +723,7 @@ func TestALostIdleLeaseIsDestroyed(t *testing.T) {
 		r.release(b, ended)
 		r.p.lose(b.ID())
 		r.wait(time.Second)
-		require.Equal(t, []string{a.ID(), b.ID()}, r.p.gone, "seen within a second")
+		require.Equal(t, []string{a.ID(), b.ID()}, r.p.destroyed(), "seen within a second")
 		require.EqualValues(t, 2, r.Stats().Totals.Lost)
 	})
 }
