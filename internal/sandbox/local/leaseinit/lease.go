@@ -50,8 +50,11 @@ var (
 func run() {
 	l := &lease{}
 	quieten()
-	// What the worker itself inherited without close-on-exec must not come in.
-	l.must(StageDescriptors, unix.CloseRange(Socket+1, ^uint(0)>>33, 0), "")
+	// What the worker itself inherited without close-on-exec must not come in. It
+	// is not closed here: package inits that ran before this one (nats-server's
+	// has a timer) may have made the runtime's poller, and a runtime that finds
+	// its poller closed ends the process.
+	l.must(StageDescriptors, unix.CloseRange(Socket+1, ^uint(0)>>33, unix.CLOSE_RANGE_CLOEXEC), "")
 	unix.CloseOnExec(Socket)
 	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0), "")
 	// The worker sends Setup only after it has put this process in its place. If
