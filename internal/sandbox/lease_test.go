@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -272,12 +273,7 @@ func TestOnlyProofGivesCapacityBack(t *testing.T) {
 }
 
 func has(transition sandbox.Transition, action sandbox.LeaseAction) bool {
-	for _, a := range transition.Actions {
-		if a == action {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(transition.Actions, action)
 }
 
 func TestEveryNameIsThereOnce(t *testing.T) {
