@@ -246,7 +246,9 @@ func inBubble(t *testing.T, change func(cfg *leasepool.Config, p *provider, q *q
 		go func() { r.over <- pool.Run(ctx) }()
 		defer func() {
 			if r.over != nil { // the test failed
-				_ = r.stop()
+				if err := r.stop(); err != nil {
+					t.Log(err)
+				}
 			}
 		}()
 		synctest.Wait()
@@ -269,6 +271,21 @@ func (r *rig) acquire(want leasepool.Want) *leasepool.Lease {
 	l, err := r.Acquire(r.t.Context(), want)
 	require.NoError(r.t, err)
 	return l
+}
+
+// later acquires in the background.
+func (r *rig) later(want leasepool.Want) <-chan answer {
+	answers := make(chan answer, 1)
+	go func() {
+		l, err := r.Acquire(r.t.Context(), want)
+		answers <- answer{l, err}
+	}()
+	return answers
+}
+
+type answer struct {
+	lease *leasepool.Lease
+	err   error
 }
 
 // release gives a lease back and lets the background settle.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -541,15 +540,14 @@ func TestAFailedCreateIsToldToTheOneItWasFor(t *testing.T) {
 		// profile, fail while the first waiter only waits for a reset.
 		held := r.acquire(tenant)
 		r.Release(held, ended)
-		first := make(chan *leasepool.Lease, 1)
-		go func() { l, _ := r.Acquire(r.t.Context(), tenant); first <- l }()
+		first := r.later(tenant)
 		synctest.Wait()
 		_, err := r.Acquire(r.t.Context(), leasepool.Want{Tenant: "acme", Profile: "other"})
 		require.Equal(t, sandbox.Refused, sandbox.KindOf(err))
-		l := <-first
-		require.NotNil(t, l)
-		require.Equal(t, held.ID(), l.ID())
-		r.release(l, ended)
+		answer := <-first
+		require.NoError(t, answer.err)
+		require.Equal(t, held.ID(), answer.lease.ID())
+		r.release(answer.lease, ended)
 	})
 }
 
@@ -595,15 +593,12 @@ func TestEachWaiterGetsItsOwnCreateCall(t *testing.T) {
 		p.onCreate = func(context.Context, string) error { time.Sleep(time.Second); return nil }
 	}, func(t *testing.T, r *rig) {
 		began := time.Now()
-		leases := make(chan *leasepool.Lease, 3)
-		for range 3 {
-			go func() { l, _ := r.Acquire(t.Context(), tenant); leases <- l }()
-		}
-		for range 3 {
-			l := <-leases
-			require.NotNil(t, l)
+		waiting := []<-chan answer{r.later(tenant), r.later(tenant), r.later(tenant)}
+		for _, answers := range waiting {
+			answer := <-answers
+			require.NoError(t, answer.err)
 			require.Equal(t, time.Second, time.Since(began))
-			defer r.Release(l, ended)
+			defer r.Release(answer.lease, ended)
 		}
 		synctest.Wait()
 		require.Len(t, r.Leases(), 3, "and no more than there are waiters")
@@ -631,11 +626,13 @@ func TestCreatesThatFailAtOnceAreOneFailure(t *testing.T) {
 			return sandbox.Errorf(sandbox.Unavailable, "create", "%w", errDown)
 		}
 	}, func(t *testing.T, r *rig) {
-		var all sync.WaitGroup
+		waiting := []<-chan answer{}
 		for range 32 {
-			all.Go(func() { _, _ = r.Acquire(t.Context(), tenant) })
+			waiting = append(waiting, r.later(tenant))
 		}
-		all.Wait()
+		for _, answers := range waiting {
+			require.ErrorIs(t, (<-answers).err, errDown)
+		}
 		require.EqualValues(t, 32, r.Stats().Totals.CreateErrors)
 		require.ErrorIs(t, r.Ready(), errDown)
 		r.wait(time.Second)

@@ -447,7 +447,7 @@ func (w *world) settle(err error) {
 		}
 	}
 	for _, info := range left {
-		if info.State != sandbox.LeaseQuarantined && !(w.truth[info.ID].excused && w.truth[info.ID].recorded) {
+		if info.State != sandbox.LeaseQuarantined && (!w.truth[info.ID].excused || !w.truth[info.ID].recorded) {
 			w.t.Errorf("lease %s is left %s: %+v", info.ID, info.State, w.truth[info.ID])
 		}
 	}
