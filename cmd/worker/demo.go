@@ -22,7 +22,7 @@ import (
 )
 
 type demoCommand struct {
-	LogLevel string `default:"warn" help:"Log level of the stack (warn)." placeholder:"LEVEL"`
+	LogLevel string `default:"error" help:"Log level of the stack (error)." placeholder:"LEVEL"`
 }
 
 // Run starts a dev stack in a temporary directory, runs the stories through NATS
@@ -66,7 +66,10 @@ func (c *demoCommand) Run(s *session) (err error) {
 		}
 	})
 	if err := group.Wait(); err != nil {
-		return err
+		return fmt.Errorf("%w (more with: sallyport demo --log-level debug)", err)
+	}
+	if left := children(); left != "" {
+		return fmt.Errorf("the stack has stopped, and processes are left: %s", left)
 	}
 	return s.printf("\nThe stack has stopped, nothing is left. All of it went as expected.\n")
 }
@@ -488,6 +491,22 @@ func bytesText(n *int64) string {
 		return "not measured"
 	}
 	return fmt.Sprintf("%.1f MiB", float64(*n)/(1<<20))
+}
+
+// children are the ids of this process's children, separated by spaces.
+func children() string {
+	files, err := filepath.Glob("/proc/self/task/[0-9]*/children")
+	if err != nil {
+		return err.Error()
+	}
+	var ids []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err == nil { // a thread that has ended meanwhile has no children
+			ids = append(ids, strings.Fields(string(data))...)
+		}
+	}
+	return strings.Join(ids, " ")
 }
 
 // findProcess is the id of a process of this host whose command line has word in

@@ -191,7 +191,7 @@ type submitCommand struct {
 	natsFlags
 	jobFlags
 	jsonFlag
-	Argv []string `arg:"" passthrough:"" help:"Program and arguments."`
+	Argv []string `arg:"" passthrough:"partial" help:"Program and arguments."`
 }
 
 // Run submits and does not wait; the output is stored.

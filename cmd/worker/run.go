@@ -17,7 +17,7 @@ type runCommand struct {
 	natsFlags
 	jobFlags
 	jsonFlag
-	Argv []string `arg:"" passthrough:"" help:"Program and arguments."`
+	Argv []string `arg:"" passthrough:"partial" help:"Program and arguments."`
 }
 
 // Run submits the job, shows its output as it comes and exits with its code.
