@@ -144,13 +144,11 @@ func (b *book) bad(s *source, subject, lease string, seq uint64, why string) boo
 	return news
 }
 
-// forget drops a finished record; true if it was known and unfinished.
-func (b *book) forget(subject string) bool {
+// forget drops a finished record.
+func (b *book) forget(subject string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, known := b.entries[subject]
 	delete(b.entries, subject)
-	return known
 }
 
 func (b *book) destroyed() {

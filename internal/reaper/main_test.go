@@ -222,12 +222,11 @@ func (e *env) waiting(n int) bool {
 }
 
 // raw stores bytes in a record's place.
-func (e *env) raw(lease, body string) string {
+func (e *env) raw(lease, body string) {
 	e.Helper()
 	subject := e.bus.Subjects().Quarantine("fake", host, lease)
 	_, err := e.bus.JS().PublishMsg(e.ctx(), &nats.Msg{Subject: subject, Data: []byte(body)})
 	require.NoError(e, err)
-	return subject
 }
 
 // logs keeps log lines.

@@ -3,6 +3,7 @@ package fake
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"sync"
 
@@ -142,16 +143,16 @@ func (b *box) spoil(kind sandbox.Kind, op, why string) error {
 // check reads the process; its error says what is bad about it.
 func check(process sandbox.Process) (script, error) {
 	if len(process.Argv) == 0 || process.Argv[0] == "" {
-		return script{}, errorString("argv is empty")
+		return script{}, errors.New("argv is empty")
 	}
 	for _, word := range process.Argv {
 		if strings.Contains(word, "\x00") {
-			return script{}, errorString("argv has a NUL byte")
+			return script{}, errors.New("argv has a NUL byte")
 		}
 	}
 	for _, entry := range process.Env {
 		if name, _, ok := strings.Cut(entry, "="); !ok || name == "" || strings.Contains(entry, "\x00") {
-			return script{}, errorString("env has an entry that is not NAME=value")
+			return script{}, errors.New("env has an entry that is not NAME=value")
 		}
 	}
 	if process.Argv[0] != "fake" {
@@ -171,10 +172,6 @@ func check(process sandbox.Process) (script, error) {
 
 // workspace is the working directory of a process that asks for none.
 const workspace = "/workspace"
-
-type errorString string
-
-func (e errorString) Error() string { return string(e) }
 
 // files is the workspace's listing, a line each.
 func (b *box) files() []byte {

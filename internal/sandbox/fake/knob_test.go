@@ -70,7 +70,7 @@ func TestUnknownStepIsRefusedWithTheList(t *testing.T) {
 			"write:5MB":         "64MiB",
 			"write:2000000GiB":  "64MiB",
 			"prepare:later":     "refuse, unavailable, hang",
-			"destroy:fail*0":    "N is \"0\"",
+			"destroy:fail*0":    "times \"0\" is not",
 			"delay:create:1s":   "prepare, open, wait",
 			"start:impossible":  "not_found",
 			"wait:long":         "never",

@@ -25,11 +25,12 @@ func (r *run) supervise() {
 	helpers.Go(func() { r.pump(sandbox.Stderr, r.errs) })
 	helpers.Go(r.watch)
 	var exit *sandbox.Exit
-	if r.script.start == "" && r.script.open != "hang" {
+	switch {
+	case r.script.open == "hang":
+		<-r.over // it never got its start signal
+	case r.script.start == "":
 		r.box.p.world.begin()
 		exit = r.lead()
-	} else if r.script.open == "hang" {
-		exit = r.idle()
 	}
 	close(r.out)
 	close(r.errs)
@@ -47,12 +48,6 @@ func (r *run) watch() {
 		r.interrupt(causeClosed)
 	case <-r.dead:
 	}
-}
-
-// idle is a program that never got its start signal.
-func (r *run) idle() *sandbox.Exit {
-	<-r.over
-	return nil
 }
 
 // lead runs the steps and returns the leader's end; nil when nobody knows it.

@@ -121,7 +121,7 @@ func (s *script) addDestroy(arg string) error {
 	if counted {
 		n, err := strconv.Atoi(times)
 		if err != nil || n < 1 {
-			return fmt.Errorf("N is %q, not a number from 1", times)
+			return fmt.Errorf("times %q is not a number from 1", times)
 		}
 		s.destroy.left = n
 	}
@@ -129,8 +129,7 @@ func (s *script) addDestroy(arg string) error {
 	case "never":
 		s.destroy.left = -1
 	case "ok":
-		effect, s.destroy.left = "", 0
-		s.destroy.effect = ""
+		s.destroy = rule{}
 		return nil
 	}
 	return choose(&s.destroy.effect, effect, "fail", "hang", "lie", "unproven", "never")

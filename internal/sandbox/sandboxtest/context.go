@@ -2,7 +2,6 @@ package sandboxtest
 
 import (
 	"context"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,143 +23,144 @@ func contextTests() []namedTest {
 	}
 }
 
+// ended is a context that is over.
 func (s *suite) ended() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(s.Context())
 	cancel()
 	return ctx
 }
 
 // createWith creates under ctx and makes sure that nothing is left: whatever the
 // answer was, the handle that the caller knows is enough to destroy.
-func (s *suite) createWith(t *testing.T, ctx context.Context) {
-	t.Helper()
+func (s *suite) createWith(ctx context.Context) {
+	s.Helper()
 	spec := s.spec()
-	prompt(t, "create", func() { _, _ = s.p.Create(ctx, spec) }) //nolint:errcheck // both answers are right
+	prompt(s, "create", func() { _, _ = s.p.Create(ctx, spec) }) //nolint:errcheck // both answers are right
 	h := sandbox.Handle{Provider: s.p.Name(), Host: s.p.Capabilities().Host, Lease: spec.Lease}
-	proof, err := s.p.Destroy(s.ctx(t), h)
-	require.NoError(t, err)
-	requireProven(t, proof)
-	require.False(t, s.listed(t, spec.Lease))
+	proof, err := s.p.Destroy(s.ctx(), h)
+	require.NoError(s, err)
+	requireProven(s, proof)
+	require.False(s, s.listed(spec.Lease))
 }
 
-func createCancelled(t *testing.T, s *suite) { s.createWith(t, s.ended()) }
+func createCancelled(s *suite) { s.createWith(s.ended()) }
 
-func createShort(t *testing.T, s *suite) {
+func createShort(s *suite) {
 	for _, d := range []time.Duration{50 * time.Microsecond, 500 * time.Microsecond, 2 * time.Millisecond, 5 * time.Millisecond} {
-		ctx, cancel := context.WithTimeout(context.Background(), d)
-		s.createWith(t, ctx)
+		ctx, cancel := context.WithTimeout(s.Context(), d)
+		s.createWith(ctx)
 		cancel()
 	}
 }
 
-func prepareCancelled(t *testing.T, s *suite) {
-	sb := s.create(t)
+func prepareCancelled(s *suite) {
+	sb := s.create()
 	sink := &Sink{}
-	prompt(t, "prepare", func() {
+	prompt(s, "prepare", func() {
 		run, err := sb.Prepare(s.ended(), s.process(Print("never")), sink)
 		if err != nil {
 			return
 		}
-		_, err = run.Terminate(s.ctx(t), 0)
-		require.NoError(t, err)
+		_, err = run.Terminate(s.ctx(), 0)
+		require.NoError(s, err)
 	})
-	require.Zero(t, sink.Calls(sandbox.Stdout))
+	require.Zero(s, sink.Calls(sandbox.Stdout))
 }
 
 // After an Open that failed the run can still be ended, and what is said about
 // the start is true.
-func openCancelled(t *testing.T, s *suite) {
-	sb, sink := s.create(t), &Sink{}
-	run, err := sb.Prepare(s.ctx(t), s.process(Print("ran"), Sleep(long)), sink)
-	require.NoError(t, err)
-	prompt(t, "open", func() { err = run.Open(s.ended()) })
-	proof, terr := run.Terminate(s.ctx(t), 0)
-	require.NoError(t, terr)
-	requireProven(t, proof)
-	end := s.wait(t, run)
+func openCancelled(s *suite) {
+	sb, sink := s.create(), &Sink{}
+	run, err := sb.Prepare(s.ctx(), s.process(Print("ran"), Sleep(long)), sink)
+	require.NoError(s, err)
+	prompt(s, "open", func() { err = run.Open(s.ended()) })
+	proof, terr := run.Terminate(s.ctx(), 0)
+	require.NoError(s, terr)
+	requireProven(s, proof)
+	end := s.wait(run)
 	if err != nil && sandbox.KindOf(err) == sandbox.Refused {
-		require.Equal(t, sandbox.StartedNo, end.Started)
+		require.Equal(s, sandbox.StartedNo, end.Started)
 	}
 	if end.Started == sandbox.StartedNo {
-		require.Empty(t, sink.String(sandbox.Stdout))
+		require.Empty(s, sink.String(sandbox.Stdout))
 	}
 }
 
-func waitCancelled(t *testing.T, s *suite) {
-	_, run := s.running(t)
-	prompt(t, "wait", func() {
+func waitCancelled(s *suite) {
+	_, run := s.running()
+	prompt(s, "wait", func() {
 		end, err := run.Wait(s.ended())
 		if err != nil {
-			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(s, err, context.Canceled)
 		}
-		require.NotEqual(t, sandbox.StartedNo, end.Started, "it runs")
-		require.NotZero(t, end.Started)
-		require.Nil(t, end.Exit)
-		require.False(t, end.Proof.Proven)
+		require.NotEqual(s, sandbox.StartedNo, end.Started, "it runs")
+		require.NotZero(s, end.Started)
+		require.Nil(s, end.Exit)
+		require.False(s, end.Proof.Proven)
 	})
-	_, err := run.Terminate(s.ctx(t), 0)
-	require.NoError(t, err)
-	require.NotNil(t, s.wait(t, run).Exit)
+	_, err := run.Terminate(s.ctx(), 0)
+	require.NoError(s, err)
+	require.NotNil(s, s.wait(run).Exit)
 }
 
-func terminateCancelled(t *testing.T, s *suite) {
-	_, run := s.running(t, IgnoreTerm())
-	ctx, cancel := context.WithTimeout(context.Background(), never)
+func terminateCancelled(s *suite) {
+	_, run := s.running(IgnoreTerm())
+	ctx, cancel := context.WithTimeout(s.Context(), never)
 	defer cancel()
-	prompt(t, "terminate", func() {
+	prompt(s, "terminate", func() {
 		proof, err := run.Terminate(ctx, long)
 		if err != nil {
-			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(s, err, context.DeadlineExceeded)
 		}
-		require.False(t, proof.Proven)
+		require.False(s, proof.Proven)
 	})
-	proof, err := run.Terminate(s.ctx(t), 0)
-	require.NoError(t, err)
-	requireProven(t, proof)
+	proof, err := run.Terminate(s.ctx(), 0)
+	require.NoError(s, err)
+	requireProven(s, proof)
 }
 
 // A reset that failed leaves a sandbox that is not used again but can be
 // destroyed.
-func resetCancelled(t *testing.T, s *suite) {
-	sb := s.create(t)
-	s.run(t, sb, s.process(Touch("old")))
+func resetCancelled(s *suite) {
+	sb := s.create()
+	s.run(sb, s.process(Touch("old")))
 	var err error
-	prompt(t, "reset", func() { err = sb.Reset(s.ended()) })
+	prompt(s, "reset", func() { err = sb.Reset(s.ended()) })
 	if err == nil && s.p.Capabilities().Reset {
-		_, out, _ := s.run(t, sb, s.process(List()))
-		require.Empty(t, out, "the reset said that it was done")
+		_, out, _ := s.run(sb, s.process(List()))
+		require.Empty(s, out, "the reset said that it was done")
 	}
 }
 
-func destroyCancelled(t *testing.T, s *suite) {
-	sb, _ := s.running(t, IgnoreTerm())
-	prompt(t, "destroy", func() {
+func destroyCancelled(s *suite) {
+	sb, _ := s.running(IgnoreTerm())
+	prompt(s, "destroy", func() {
 		proof, err := sb.Destroy(s.ended())
 		if err == nil && proof.Proven {
-			require.False(t, s.listed(t, sb.Handle().Lease))
+			require.False(s, s.listed(sb.Handle().Lease))
 		}
 	})
 }
 
 // The contexts of Create, Prepare and Open bound these calls only.
-func outlivesItsContexts(t *testing.T, s *suite) {
-	ctx, cancel := context.WithCancel(context.Background())
+func outlivesItsContexts(s *suite) {
+	ctx, cancel := context.WithCancel(s.Context())
 	sb, err := s.p.Create(ctx, s.spec())
 	cancel()
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := sb.Destroy(context.Background())
-		require.NoError(t, err)
+	require.NoError(s, err)
+	s.Cleanup(func() {
+		_, err := sb.Destroy(context.WithoutCancel(s.Context()))
+		require.NoError(s, err)
 	})
 	sink := &Sink{}
-	ctx, cancel = context.WithCancel(context.Background())
+	ctx, cancel = context.WithCancel(s.Context())
 	run, err := sb.Prepare(ctx, s.process(Sleep(never), Print("on")), sink)
 	cancel()
-	require.NoError(t, err)
-	ctx, cancel = context.WithCancel(context.Background())
+	require.NoError(s, err)
+	ctx, cancel = context.WithCancel(s.Context())
 	err = run.Open(ctx)
 	cancel()
-	require.NoError(t, err)
-	require.Equal(t, &sandbox.Exit{}, s.wait(t, run).Exit)
-	require.Equal(t, "on\n", sink.String(sandbox.Stdout))
+	require.NoError(s, err)
+	require.Equal(s, &sandbox.Exit{}, s.wait(run).Exit)
+	require.Equal(s, "on\n", sink.String(sandbox.Stdout))
 }

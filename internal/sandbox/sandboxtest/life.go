@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"sync"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,71 +24,71 @@ func lifeTests() []namedTest {
 	}
 }
 
-func saysWhatItIs(t *testing.T, s *suite) {
+func saysWhatItIs(s *suite) {
 	caps := s.p.Capabilities()
-	require.NotEmpty(t, s.p.Name())
-	require.NotEmpty(t, caps.Host)
-	require.Contains(t, []string{"kernel", "provider"}, caps.Scope)
-	require.NotEmpty(t, caps.Isolation.Level)
+	require.NotEmpty(s, s.p.Name())
+	require.NotEmpty(s, caps.Host)
+	require.Contains(s, []string{"kernel", "provider"}, caps.Scope)
+	require.NotEmpty(s, caps.Isolation.Level)
 	for field, enforced := range map[string]bool{
 		"cpu_ms": caps.Enforces.CPU, "memory_bytes": caps.Enforces.Memory, "pids": caps.Enforces.Pids,
 		"disk_bytes": caps.Enforces.Disk, "inodes": caps.Enforces.Inodes, "open_files": caps.Enforces.OpenFiles,
 		"cpu_share": caps.Enforces.CPUShare,
 	} {
 		if enforced {
-			require.NotContains(t, caps.Unenforced, field)
+			require.NotContains(s, caps.Unenforced, field)
 		} else {
-			require.NotEmpty(t, caps.Unenforced[field], "the reason why %s is not enforced", field)
+			require.NotEmpty(s, caps.Unenforced[field], "the reason why %s is not enforced", field)
 		}
 	}
-	require.Equal(t, caps, s.p.Capabilities(), "capabilities are constant")
+	require.Equal(s, caps, s.p.Capabilities(), "capabilities are constant")
 }
 
-func createListDestroy(t *testing.T, s *suite) {
+func createListDestroy(s *suite) {
 	spec := s.spec()
-	require.False(t, s.listed(t, spec.Lease))
-	sb, err := s.p.Create(s.ctx(t), spec)
-	require.NoError(t, err)
+	require.False(s, s.listed(spec.Lease))
+	sb, err := s.p.Create(s.ctx(), spec)
+	require.NoError(s, err)
 	h := sb.Handle()
-	require.Equal(t, s.p.Name(), h.Provider)
-	require.Equal(t, spec.Lease, h.Lease)
-	require.Equal(t, s.p.Capabilities().Host, h.Host)
-	require.NotEmpty(t, sb.Isolation().Level)
-	require.True(t, s.listed(t, spec.Lease))
+	require.Equal(s, s.p.Name(), h.Provider)
+	require.Equal(s, spec.Lease, h.Lease)
+	require.Equal(s, s.p.Capabilities().Host, h.Host)
+	require.NotEmpty(s, sb.Isolation().Level)
+	require.True(s, s.listed(spec.Lease))
 
-	proof, err := sb.Destroy(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, proof)
-	require.False(t, s.listed(t, spec.Lease))
+	proof, err := sb.Destroy(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, proof)
+	require.False(s, s.listed(spec.Lease))
 
 	for _, again := range []sandbox.Handle{h, {Provider: h.Provider, Host: h.Host, Lease: h.Lease}} {
-		proof, err = s.p.Destroy(s.ctx(t), again)
-		require.NoError(t, err)
-		requireProven(t, proof)
+		proof, err = s.p.Destroy(s.ctx(), again)
+		require.NoError(s, err)
+		requireProven(s, proof)
 	}
-	proof, err = sb.Destroy(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, proof)
+	proof, err = sb.Destroy(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, proof)
 
-	_, err = sb.Prepare(s.ctx(t), s.process(), &Sink{})
-	require.Error(t, err, "a destroyed sandbox takes a process")
-	require.Error(t, sb.Reset(s.ctx(t)), "a destroyed sandbox can be reset")
+	_, err = sb.Prepare(s.ctx(), s.process(), &Sink{})
+	require.Error(s, err, "a destroyed sandbox takes a process")
+	require.Error(s, sb.Reset(s.ctx()), "a destroyed sandbox can be reset")
 	select {
 	case <-sb.Lost():
-		require.Fail(t, "a sandbox that its owner destroyed is called lost")
+		require.Fail(s, "a sandbox that its owner destroyed is called lost")
 	default:
 	}
 }
 
-func destroyUnknown(t *testing.T, s *suite) {
+func destroyUnknown(s *suite) {
 	h := sandbox.Handle{Provider: s.p.Name(), Host: s.p.Capabilities().Host, Lease: rand.Text()}
-	proof, err := s.p.Destroy(s.ctx(t), h)
-	require.NoError(t, err)
-	requireProven(t, proof)
+	proof, err := s.p.Destroy(s.ctx(), h)
+	require.NoError(s, err)
+	requireProven(s, proof)
 }
 
 // A sandbox elsewhere is not gone because it is not here.
-func destroyForeign(t *testing.T, s *suite) {
+func destroyForeign(s *suite) {
 	host := s.p.Capabilities().Host
 	for _, h := range []sandbox.Handle{
 		{Provider: s.p.Name(), Host: host + "-other", Lease: rand.Text()},
@@ -97,99 +96,99 @@ func destroyForeign(t *testing.T, s *suite) {
 		{Provider: s.p.Name(), Host: host},
 		{},
 	} {
-		proof, err := s.p.Destroy(s.ctx(t), h)
-		require.Error(t, err, "%+v", h)
-		require.False(t, proof.Proven, "%+v", h)
+		proof, err := s.p.Destroy(s.ctx(), h)
+		require.Error(s, err, "%+v", h)
+		require.False(s, proof.Proven, "%+v", h)
 	}
 }
 
-func destroyEndsTheRun(t *testing.T, s *suite) {
-	sb := s.create(t)
+func destroyEndsTheRun(s *suite) {
+	sb := s.create()
 	sink := &Sink{}
-	run := s.start(t, sb, sink, IgnoreTerm(), Print("running"), Sleep(long))
-	require.Eventually(t, func() bool { return sink.String(sandbox.Stdout) == "running\n" }, patience, tick)
-	proof, err := sb.Destroy(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, proof)
-	end, err := run.Wait(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, end.Proof)
-	require.Equal(t, sandbox.StartedYes, end.Started)
-	proof, err = run.Terminate(s.ctx(t), 0)
-	require.NoError(t, err)
-	requireProven(t, proof)
+	run := s.start(sb, sink, IgnoreTerm(), Print("running"), Sleep(long))
+	require.Eventually(s, func() bool { return sink.String(sandbox.Stdout) == "running\n" }, patience, tick)
+	proof, err := sb.Destroy(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, proof)
+	end, err := run.Wait(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, end.Proof)
+	require.Equal(s, sandbox.StartedYes, end.Started)
+	proof, err = run.Terminate(s.ctx(), 0)
+	require.NoError(s, err)
+	requireProven(s, proof)
 }
 
-func destroyBehindClosedGate(t *testing.T, s *suite) {
-	sb := s.create(t)
+func destroyBehindClosedGate(s *suite) {
+	sb := s.create()
 	sink := &Sink{}
-	run, err := sb.Prepare(s.ctx(t), s.process(Print("never")), sink)
-	require.NoError(t, err)
-	proof, err := sb.Destroy(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, proof)
-	require.Error(t, run.Open(s.ctx(t)))
-	end, err := run.Wait(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, end.Proof)
-	require.Equal(t, sandbox.StartedNo, end.Started)
-	require.Empty(t, sink.String(sandbox.Stdout))
+	run, err := sb.Prepare(s.ctx(), s.process(Print("never")), sink)
+	require.NoError(s, err)
+	proof, err := sb.Destroy(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, proof)
+	require.Error(s, run.Open(s.ctx()))
+	end, err := run.Wait(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, end.Proof)
+	require.Equal(s, sandbox.StartedNo, end.Started)
+	require.Empty(s, sink.String(sandbox.Stdout))
 }
 
-func destroyByMany(t *testing.T, s *suite) {
-	sb := s.create(t)
-	s.start(t, sb, &Sink{}, IgnoreTerm(), Sleep(long))
+func destroyByMany(s *suite) {
+	sb := s.create()
+	s.start(sb, &Sink{}, IgnoreTerm(), Sleep(long))
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			proof, err := s.p.Destroy(s.ctx(t), sb.Handle())
+			proof, err := s.p.Destroy(s.ctx(), sb.Handle())
 			if err != nil || !proof.Proven {
-				t.Errorf("destroy: %v, proof %+v", err, proof)
+				s.Errorf("destroy: %v, proof %+v", err, proof)
 			}
 		})
 	}
 	all.Wait()
-	require.False(t, s.listed(t, sb.Handle().Lease))
+	require.False(s, s.listed(sb.Handle().Lease))
 }
 
-func leaseIDsAreUnique(t *testing.T, s *suite) {
-	sb := s.create(t)
+func leaseIDsAreUnique(s *suite) {
+	sb := s.create()
 	spec := s.Spec
 	spec.Lease = sb.Handle().Lease
-	_, err := s.p.Create(s.ctx(t), spec)
-	require.Error(t, err)
-	end, out, _ := s.run(t, sb, s.process(Print("alive")))
-	require.Equal(t, &sandbox.Exit{}, end.Exit, "the failed create did not hurt the first sandbox")
-	require.Equal(t, "alive\n", out)
+	_, err := s.p.Create(s.ctx(), spec)
+	require.Error(s, err)
+	end, out, _ := s.run(sb, s.process(Print("alive")))
+	require.Equal(s, &sandbox.Exit{}, end.Exit, "the failed create did not hurt the first sandbox")
+	require.Equal(s, "alive\n", out)
 }
 
-func manySandboxes(t *testing.T, s *suite) {
+func manySandboxes(s *suite) {
 	var all sync.WaitGroup
 	for i := range 6 {
-		sb := s.create(t)
+		sb := s.create()
 		all.Go(func() {
 			for use := range 3 {
 				text := fmt.Sprintf("sandbox %d use %d", i, use)
 				sink := &Sink{}
-				run, err := sb.Prepare(s.ctx(t), s.process(Print(text), Exit(i)), sink)
+				run, err := sb.Prepare(s.ctx(), s.process(Print(text), Exit(i)), sink)
 				if err == nil {
-					err = run.Open(s.ctx(t))
+					err = run.Open(s.ctx())
 				}
 				if err != nil {
-					t.Errorf("%s: %v", text, err)
+					s.Errorf("%s: %v", text, err)
 					return
 				}
-				end, err := run.Wait(s.ctx(t))
+				end, err := run.Wait(s.ctx())
 				if err != nil || !end.Proof.Proven || end.Exit == nil || end.Exit.Code != i ||
 					sink.String(sandbox.Stdout) != text+"\n" {
-					t.Errorf("%s: %v, end %+v, output %q", text, err, end, sink.String(sandbox.Stdout))
+					s.Errorf("%s: %v, end %+v, output %q", text, err, end, sink.String(sandbox.Stdout))
 					return
 				}
 				if !s.p.Capabilities().Reset {
 					return
 				}
-				if err := sb.Reset(s.ctx(t)); err != nil {
-					t.Errorf("%s: %v", text, err)
+				if err := sb.Reset(s.ctx()); err != nil {
+					s.Errorf("%s: %v", text, err)
 					return
 				}
 			}

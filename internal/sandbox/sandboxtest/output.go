@@ -3,7 +3,6 @@ package sandboxtest
 import (
 	"fmt"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -25,7 +24,7 @@ func outputTests() []namedTest {
 	}
 }
 
-func outputOrder(t *testing.T, s *suite) {
+func outputOrder(s *suite) {
 	var ops []Op
 	var out, errs strings.Builder
 	for i := range 50 {
@@ -34,75 +33,75 @@ func outputOrder(t *testing.T, s *suite) {
 		fmt.Fprintf(&errs, "err %d\n", i)
 	}
 	sink := &Sink{}
-	s.wait(t, s.start(t, s.create(t), sink, ops...))
-	require.Equal(t, out.String(), sink.String(sandbox.Stdout))
-	require.Equal(t, errs.String(), sink.String(sandbox.Stderr))
-	require.Empty(t, sink.Faults())
+	s.wait(s.start(s.create(), sink, ops...))
+	require.Equal(s, out.String(), sink.String(sandbox.Stdout))
+	require.Equal(s, errs.String(), sink.String(sandbox.Stderr))
+	require.Empty(s, sink.Faults())
 }
 
-func littleLeavesAtOnce(t *testing.T, s *suite) {
+func littleLeavesAtOnce(s *suite) {
 	sink := &Sink{}
-	run := s.start(t, s.create(t), sink, Print("now"), Sleep(long))
-	require.Eventually(t, func() bool { return sink.String(sandbox.Stdout) == "now\n" }, patience, tick)
-	_, err := run.Terminate(s.ctx(t), 0)
-	require.NoError(t, err)
+	run := s.start(s.create(), sink, Print("now"), Sleep(long))
+	require.Eventually(s, func() bool { return sink.String(sandbox.Stdout) == "now\n" }, patience, tick)
+	_, err := run.Terminate(s.ctx(), 0)
+	require.NoError(s, err)
 }
 
-func floodIsExact(t *testing.T, s *suite) {
+func floodIsExact(s *suite) {
 	const size = 8<<20 + 5
 	sink := &Sink{}
-	end := s.wait(t, s.start(t, s.create(t), sink, Write(size), Eprint("done")))
-	require.Equal(t, &sandbox.Exit{}, end.Exit)
-	requireSame(t, pattern(size), sink.String(sandbox.Stdout))
-	require.Equal(t, "done\n", sink.String(sandbox.Stderr))
-	require.Empty(t, sink.Faults())
-	require.Less(t, sink.Calls(sandbox.Stdout), size/1024, "a flood comes in large pieces")
+	end := s.wait(s.start(s.create(), sink, Write(size), Eprint("done")))
+	require.Equal(s, &sandbox.Exit{}, end.Exit)
+	requireSame(s, pattern(size), sink.String(sandbox.Stdout))
+	require.Equal(s, "done\n", sink.String(sandbox.Stderr))
+	require.Empty(s, sink.Faults())
+	require.Less(s, sink.Calls(sandbox.Stdout), size/1024, "a flood comes in large pieces")
 }
 
 // A sink that blocks holds the process back: it cannot get rid of more than what
 // the pipes and one piece hold.
-func backPressure(t *testing.T, s *suite) {
+func backPressure(s *suite) {
 	const size = 4 << 20
 	sink := &Sink{Hold: make(chan struct{})}
-	sb := s.create(t)
-	run := s.start(t, sb, sink, Write(size), Print("end"))
-	require.Eventually(t, func() bool { return sink.Calls(sandbox.Stdout) == 1 }, patience, tick)
-	end := s.waitFor(t, run, 2*never)
-	require.Nil(t, end.Exit, "the program ended although nobody took its output")
-	require.False(t, end.Proof.Proven)
-	require.Equal(t, 1, sink.Calls(sandbox.Stdout))
+	sb := s.create()
+	run := s.start(sb, sink, Write(size), Print("end"))
+	require.Eventually(s, func() bool { return sink.Calls(sandbox.Stdout) == 1 }, patience, tick)
+	end := s.waitFor(run, 2*never)
+	require.Nil(s, end.Exit, "the program ended although nobody took its output")
+	require.False(s, end.Proof.Proven)
+	require.Equal(s, 1, sink.Calls(sandbox.Stdout))
 	close(sink.Hold)
-	require.Equal(t, &sandbox.Exit{}, s.wait(t, run).Exit)
-	requireSame(t, pattern(size)+"end\n", sink.String(sandbox.Stdout))
-	require.Empty(t, sink.Faults())
+	require.Equal(s, &sandbox.Exit{}, s.wait(run).Exit)
+	requireSame(s, pattern(size)+"end\n", sink.String(sandbox.Stdout))
+	require.Empty(s, sink.Faults())
 }
 
 // A sink that blocks for ever keeps neither the end nor its proof back.
-func endWithBlockedSink(t *testing.T, s *suite) {
+func endWithBlockedSink(s *suite) {
 	sink := &Sink{Hold: make(chan struct{})}
-	run := s.start(t, s.create(t), sink, Write(4<<20))
-	require.Eventually(t, func() bool { return sink.Calls(sandbox.Stdout) == 1 }, patience, tick)
-	proof, err := run.Terminate(s.ctx(t), 0)
-	require.NoError(t, err)
-	requireProven(t, proof)
-	end := s.waitFor(t, run, never)
-	require.True(t, end.Proof.Proven, "known so far")
-	require.NotNil(t, end.Exit, "known so far")
+	run := s.start(s.create(), sink, Write(4<<20))
+	require.Eventually(s, func() bool { return sink.Calls(sandbox.Stdout) == 1 }, patience, tick)
+	proof, err := run.Terminate(s.ctx(), 0)
+	require.NoError(s, err)
+	requireProven(s, proof)
+	end := s.waitFor(run, never)
+	require.True(s, end.Proof.Proven, "known so far")
+	require.NotNil(s, end.Exit, "known so far")
 	close(sink.Hold)
-	s.wait(t, run)
-	require.True(t, strings.HasPrefix(pattern(4<<20), sink.String(sandbox.Stdout)), "a strict prefix")
+	s.wait(run)
+	require.True(s, strings.HasPrefix(pattern(4<<20), sink.String(sandbox.Stdout)), "a strict prefix")
 }
 
-func sinkErrorStopsReading(t *testing.T, s *suite) {
+func sinkErrorStopsReading(s *suite) {
 	sink := &Sink{Fail: sandbox.Stdout}
-	run := s.start(t, s.create(t), sink, Print("refused"), Sleep(2*never), Eprint("unread"), Write(1<<20))
-	require.Eventually(t, func() bool { return sink.Calls(sandbox.Stdout) == 1 }, patience, tick)
-	end := s.waitFor(t, run, 6*never)
-	require.Nil(t, end.Exit, "held back by its full pipe")
-	proof, err := run.Terminate(s.ctx(t), 0)
-	require.NoError(t, err)
-	requireProven(t, proof)
-	s.wait(t, run)
-	require.Equal(t, 1, sink.Calls(sandbox.Stdout), "stdout was read on")
-	require.Zero(t, sink.Calls(sandbox.Stderr), "stderr was read on")
+	run := s.start(s.create(), sink, Print("refused"), Sleep(2*never), Eprint("unread"), Write(1<<20))
+	require.Eventually(s, func() bool { return sink.Calls(sandbox.Stdout) == 1 }, patience, tick)
+	end := s.waitFor(run, 6*never)
+	require.Nil(s, end.Exit, "held back by its full pipe")
+	proof, err := run.Terminate(s.ctx(), 0)
+	require.NoError(s, err)
+	requireProven(s, proof)
+	s.wait(run)
+	require.Equal(s, 1, sink.Calls(sandbox.Stdout), "stdout was read on")
+	require.Zero(s, sink.Calls(sandbox.Stderr), "stderr was read on")
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"testing"
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
@@ -27,99 +26,99 @@ func processTests() []namedTest {
 	}
 }
 
-func argvIsExact(t *testing.T, s *suite) {
+func argvIsExact(s *suite) {
 	args := []string{"plain", "", "two words", "quote ' and \"", "$HOME `id` \\n", "über ☃", "-n", "--", "two\nlines"}
-	_, out, _ := s.run(t, s.create(t), s.process(Args(args...)))
-	require.Equal(t, strings.Join(args, "\n")+"\n", out)
+	_, out, _ := s.run(s.create(), s.process(Args(args...)))
+	require.Equal(s, strings.Join(args, "\n")+"\n", out)
 }
 
-func envIsExact(t *testing.T, s *suite) {
+func envIsExact(s *suite) {
 	process := s.process(Env("GREETING"), Env("EMPTY"), Env("UNSET"), Env("SANDBOXTEST_WORKER_SECRET"))
-	process.Env = append(s.Env[:len(s.Env):len(s.Env)], "GREETING=a = b  'c' ☃", "EMPTY=")
-	_, out, _ := s.run(t, s.create(t), process)
-	require.Equal(t, "a = b  'c' ☃\n\n\n\n", out)
+	process.Env = s.env("GREETING=a = b  'c' ☃", "EMPTY=")
+	_, out, _ := s.run(s.create(), process)
+	require.Equal(s, "a = b  'c' ☃\n\n\n\n", out)
 }
 
-func cwdIsApplied(t *testing.T, s *suite) {
+func cwdIsApplied(s *suite) {
 	process := s.process(Pwd())
-	_, standard, _ := s.run(t, s.create(t), process)
-	require.True(t, strings.HasPrefix(standard, "/"), "%q", standard)
-	require.NotEqual(t, s.Cwd+"\n", standard)
+	_, standard, _ := s.run(s.create(), process)
+	require.True(s, strings.HasPrefix(standard, "/"), "%q", standard)
+	require.NotEqual(s, s.Cwd+"\n", standard)
 	process.Cwd = s.Cwd
-	_, out, _ := s.run(t, s.create(t), process)
-	require.Equal(t, s.Cwd+"\n", out)
+	_, out, _ := s.run(s.create(), process)
+	require.Equal(s, s.Cwd+"\n", out)
 }
 
-func stdinIsExact(t *testing.T, s *suite) {
+func stdinIsExact(s *suite) {
 	text := pattern(1<<20 + 7)
 	process := s.process(Cat())
 	process.Stdin = iotest.HalfReader(strings.NewReader(text))
-	end, out, _ := s.run(t, s.create(t), process)
-	require.Equal(t, &sandbox.Exit{}, end.Exit)
-	requireSame(t, text, out)
+	end, out, _ := s.run(s.create(), process)
+	require.Equal(s, &sandbox.Exit{}, end.Exit)
+	requireSame(s, text, out)
 }
 
-func stdinAbsent(t *testing.T, s *suite) {
-	end, out, _ := s.run(t, s.create(t), s.process(Cat(), Print("end of input")))
-	require.Equal(t, &sandbox.Exit{}, end.Exit)
-	require.Equal(t, "end of input\n", out)
+func stdinAbsent(s *suite) {
+	end, out, _ := s.run(s.create(), s.process(Cat(), Print("end of input")))
+	require.Equal(s, &sandbox.Exit{}, end.Exit)
+	require.Equal(s, "end of input\n", out)
 }
 
-func stdinUnread(t *testing.T, s *suite) {
+func stdinUnread(s *suite) {
 	process := s.process(Exit(4))
 	process.Stdin = endless{}
-	end, _, _ := s.run(t, s.create(t), process)
-	require.Equal(t, &sandbox.Exit{Code: 4}, end.Exit)
+	end, _, _ := s.run(s.create(), process)
+	require.Equal(s, &sandbox.Exit{Code: 4}, end.Exit)
 }
 
-func stdinFails(t *testing.T, s *suite) {
+func stdinFails(s *suite) {
 	process := s.process(Cat())
 	process.Stdin = io.MultiReader(strings.NewReader("some"), iotest.ErrReader(errors.New("source broke")))
-	end, out, _ := s.run(t, s.create(t), process)
-	require.Equal(t, &sandbox.Exit{}, end.Exit)
-	require.Equal(t, "some", out)
+	end, out, _ := s.run(s.create(), process)
+	require.Equal(s, &sandbox.Exit{}, end.Exit)
+	require.Equal(s, "some", out)
 }
 
-func exitCodes(t *testing.T, s *suite) {
-	sb := s.create(t)
+func exitCodes(s *suite) {
+	sb := s.create()
 	for _, code := range []int{0, 1, 2, 77, 126, 127, 128, 137, 143, 255} {
-		end, _, _ := s.run(t, sb, s.process(Exit(code)))
-		require.Equal(t, &sandbox.Exit{Code: code}, end.Exit)
-		require.Equal(t, sandbox.StartedYes, end.Started)
-		require.Zero(t, end.OOM)
-		require.False(t, end.CPUExceeded)
-		sb = s.again(t, sb)
+		end, _, _ := s.run(sb, s.process(Exit(code)))
+		require.Equal(s, &sandbox.Exit{Code: code}, end.Exit)
+		require.Equal(s, sandbox.StartedYes, end.Started)
+		require.Zero(s, end.OOM)
+		require.False(s, end.CPUExceeded)
+		sb = s.again(sb)
 	}
 }
 
-func signals(t *testing.T, s *suite) {
-	sb := s.create(t)
+func signals(s *suite) {
+	sb := s.create()
 	for _, number := range []int{1, 2, 6, 9, 11, 15} {
-		t.Run(fmt.Sprint(number), func(t *testing.T) {
-			end, _, _ := s.run(t, sb, s.process(Signal(number)))
-			require.Equal(t, &sandbox.Exit{Signal: number}, end.Exit)
-			require.Zero(t, end.OOM)
+		s.sub(fmt.Sprint(number), func(s *suite) {
+			end, _, _ := s.run(sb, s.process(Signal(number)))
+			require.Equal(s, &sandbox.Exit{Signal: number}, end.Exit)
+			require.Zero(s, end.OOM)
 		})
-		sb = s.again(t, sb)
+		sb = s.again(sb)
 	}
 }
 
 // again is the sandbox for the next run: the same one after a reset where the
 // provider can, else a new one.
-func (s *suite) again(t *testing.T, sb sandbox.Sandbox) sandbox.Sandbox {
-	t.Helper()
+func (s *suite) again(sb sandbox.Sandbox) sandbox.Sandbox {
+	s.Helper()
 	if !s.p.Capabilities().Reset {
-		return s.create(t)
+		return s.create()
 	}
-	require.NoError(t, sb.Reset(s.ctx(t)))
+	require.NoError(s, sb.Reset(s.ctx()))
 	return sb
 }
 
 func pattern(n int) string { return strings.Repeat(Pattern, n/len(Pattern)+1)[:n] }
 
 // requireSame compares long texts without printing them.
-func requireSame(t *testing.T, want, got string) {
-	t.Helper()
-	require.Len(t, []byte(got), len(want), "the length differs")
-	require.True(t, want == got, "the bytes differ")
+func requireSame(s *suite, want, got string) {
+	s.Helper()
+	require.Len(s, []byte(got), len(want), "the length differs")
+	require.True(s, want == got, "the bytes differ")
 }

@@ -2,7 +2,6 @@ package sandboxtest
 
 import (
 	"fmt"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,57 +15,57 @@ func resetTests() []namedTest {
 	}
 }
 
-func lastJobIsInvisible(t *testing.T, s *suite) {
-	sb := s.create(t)
+func lastJobIsInvisible(s *suite) {
+	sb := s.create()
 	for i := range 5 {
 		name := fmt.Sprint("file", i)
-		end, out, _ := s.run(t, sb, s.process(Touch(name), Leftover(), List()))
-		require.Equal(t, &sandbox.Exit{}, end.Exit)
-		require.Equal(t, name+"\n", out, "only this job's own file is there")
+		end, out, _ := s.run(sb, s.process(Touch(name), Leftover(), List()))
+		require.Equal(s, &sandbox.Exit{}, end.Exit)
+		require.Equal(s, name+"\n", out, "only this job's own file is there")
 		if !s.p.Capabilities().Reset {
-			require.Equal(t, sandbox.Refused, sandbox.KindOf(sb.Reset(s.ctx(t))))
+			require.Equal(s, sandbox.Refused, sandbox.KindOf(sb.Reset(s.ctx())))
 			return
 		}
-		require.NoError(t, sb.Reset(s.ctx(t)))
+		require.NoError(s, sb.Reset(s.ctx()))
 	}
-	require.NoError(t, sb.Reset(s.ctx(t)), "a reset of a fresh sandbox")
+	require.NoError(s, sb.Reset(s.ctx()), "a reset of a fresh sandbox")
 }
 
-func notBeforeTheProof(t *testing.T, s *suite) {
-	sb, run := s.running(t)
-	require.Error(t, sb.Reset(s.ctx(t)), "while it runs")
-	proof, err := run.Terminate(s.ctx(t), 0)
-	require.NoError(t, err)
-	requireProven(t, proof)
+func notBeforeTheProof(s *suite) {
+	sb, run := s.running()
+	require.Error(s, sb.Reset(s.ctx()), "while it runs")
+	proof, err := run.Terminate(s.ctx(), 0)
+	require.NoError(s, err)
+	requireProven(s, proof)
 }
 
 func lostTests() []namedTest {
 	return []namedTest{{"Lost", lost}}
 }
 
-func lost(t *testing.T, s *suite) {
+func lost(s *suite) {
 	if s.Break == nil {
-		t.Log("NOT TESTED: the harness has no Break, so nothing is said about Lost")
+		s.Log("NOT TESTED: the harness has no Break, so nothing is said about Lost")
 		return
 	}
-	sb, run := s.running(t, IgnoreTerm())
+	sb, run := s.running(IgnoreTerm())
 	select {
 	case <-sb.Lost():
-		require.Fail(t, "lost before it was")
+		require.Fail(s, "lost before it was")
 	default:
 	}
-	s.Break(t, sb)
+	s.Break(s.T, sb)
 	select {
 	case <-sb.Lost():
-	case <-s.ctx(t).Done():
-		require.Fail(t, "nobody notices that the sandbox is lost")
+	case <-s.ctx().Done():
+		require.Fail(s, "nobody notices that the sandbox is lost")
 	}
-	_, err := sb.Prepare(s.ctx(t), s.process(), &Sink{})
-	require.Error(t, err)
-	require.Error(t, sb.Reset(s.ctx(t)))
-	proof, err := sb.Destroy(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, proof)
-	end := s.wait(t, run)
-	require.Equal(t, sandbox.StartedYes, end.Started)
+	_, err := sb.Prepare(s.ctx(), s.process(), &Sink{})
+	require.Error(s, err)
+	require.Error(s, sb.Reset(s.ctx()))
+	proof, err := sb.Destroy(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, proof)
+	end := s.wait(run)
+	require.Equal(s, sandbox.StartedYes, end.Started)
 }

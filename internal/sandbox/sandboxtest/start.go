@@ -1,8 +1,6 @@
 package sandboxtest
 
 import (
-	"testing"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/sallyport/sallyport/internal/sandbox"
@@ -19,110 +17,110 @@ func startTests() []namedTest {
 	}
 }
 
-func nothingRunsBehindTheGate(t *testing.T, s *suite) {
-	sb := s.create(t)
+func nothingRunsBehindTheGate(s *suite) {
+	sb := s.create()
 	sink := &Sink{}
-	run, err := sb.Prepare(s.ctx(t), s.process(Print("ran"), Touch("ran")), sink)
-	require.NoError(t, err)
-	end := s.waitFor(t, run, never)
-	require.Equal(t, sandbox.StartedNo, end.Started)
-	require.Nil(t, end.Exit)
+	run, err := sb.Prepare(s.ctx(), s.process(Print("ran"), Touch("ran")), sink)
+	require.NoError(s, err)
+	end := s.waitFor(run, never)
+	require.Equal(s, sandbox.StartedNo, end.Started)
+	require.Nil(s, end.Exit)
 
-	proof, err := run.Terminate(s.ctx(t), long)
-	require.NoError(t, err, "a closed gate needs no grace")
-	requireProven(t, proof)
-	end = s.wait(t, run)
-	require.Equal(t, sandbox.StartedNo, end.Started)
-	require.Nil(t, end.Exit)
-	require.Nil(t, end.StartError)
-	require.False(t, end.Leftover)
-	require.Error(t, run.Open(s.ctx(t)), "the gate opens after the end")
-	require.Zero(t, sink.Calls(sandbox.Stdout)+sink.Calls(sandbox.Stderr))
+	proof, err := run.Terminate(s.ctx(), long)
+	require.NoError(s, err, "a closed gate needs no grace")
+	requireProven(s, proof)
+	end = s.wait(run)
+	require.Equal(s, sandbox.StartedNo, end.Started)
+	require.Nil(s, end.Exit)
+	require.Nil(s, end.StartError)
+	require.False(s, end.Leftover)
+	require.Error(s, run.Open(s.ctx()), "the gate opens after the end")
+	require.Zero(s, sink.Calls(sandbox.Stdout)+sink.Calls(sandbox.Stderr))
 	if s.p.Capabilities().Reset {
-		require.NoError(t, sb.Reset(s.ctx(t)))
-		_, out, _ := s.run(t, sb, s.process(List()))
-		require.Empty(t, out)
+		require.NoError(s, sb.Reset(s.ctx()))
+		_, out, _ := s.run(sb, s.process(List()))
+		require.Empty(s, out)
 	}
 }
 
-func openStarts(t *testing.T, s *suite) {
-	sb := s.create(t)
-	end, out, errs := s.run(t, sb, s.process(Print("out"), Eprint("err")))
-	require.Equal(t, sandbox.StartedYes, end.Started)
-	require.Equal(t, &sandbox.Exit{}, end.Exit)
-	require.Nil(t, end.StartError)
-	require.False(t, end.Leftover)
-	require.False(t, end.EndedAt.IsZero())
-	require.False(t, end.ProvenAt.Before(end.EndedAt), "proven before it ended")
-	require.Equal(t, "out\n", out)
-	require.Equal(t, "err\n", errs)
+func openStarts(s *suite) {
+	sb := s.create()
+	end, out, errs := s.run(sb, s.process(Print("out"), Eprint("err")))
+	require.Equal(s, sandbox.StartedYes, end.Started)
+	require.Equal(s, &sandbox.Exit{}, end.Exit)
+	require.Nil(s, end.StartError)
+	require.False(s, end.Leftover)
+	require.False(s, end.EndedAt.IsZero())
+	require.False(s, end.ProvenAt.Before(end.EndedAt), "proven before it ended")
+	require.Equal(s, "out\n", out)
+	require.Equal(s, "err\n", errs)
 }
 
-func openTwice(t *testing.T, s *suite) {
-	sb := s.create(t)
+func openTwice(s *suite) {
+	sb := s.create()
 	sink := &Sink{}
-	run := s.start(t, sb, sink, Print("once"))
-	require.Error(t, run.Open(s.ctx(t)))
-	s.wait(t, run)
-	require.Error(t, run.Open(s.ctx(t)))
-	require.Equal(t, "once\n", sink.String(sandbox.Stdout))
+	run := s.start(sb, sink, Print("once"))
+	require.Error(s, run.Open(s.ctx()))
+	s.wait(run)
+	require.Error(s, run.Open(s.ctx()))
+	require.Equal(s, "once\n", sink.String(sandbox.Stdout))
 }
 
-func oneRunAtATime(t *testing.T, s *suite) {
-	sb := s.create(t)
+func oneRunAtATime(s *suite) {
+	sb := s.create()
 	sink, other := &Sink{}, &Sink{}
-	run, err := sb.Prepare(s.ctx(t), s.process(Print("first")), sink)
-	require.NoError(t, err)
-	_, err = sb.Prepare(s.ctx(t), s.process(Print("second")), other)
-	require.Error(t, err, "behind the gate of the first")
-	require.NoError(t, run.Open(s.ctx(t)))
-	require.Equal(t, &sandbox.Exit{}, s.wait(t, run).Exit)
-	_, err = sb.Prepare(s.ctx(t), s.process(Print("third")), other)
-	require.Error(t, err, "before the reset")
-	require.Equal(t, "first\n", sink.String(sandbox.Stdout))
-	require.Zero(t, other.Calls(sandbox.Stdout))
+	run, err := sb.Prepare(s.ctx(), s.process(Print("first")), sink)
+	require.NoError(s, err)
+	_, err = sb.Prepare(s.ctx(), s.process(Print("second")), other)
+	require.Error(s, err, "behind the gate of the first")
+	require.NoError(s, run.Open(s.ctx()))
+	require.Equal(s, &sandbox.Exit{}, s.wait(run).Exit)
+	_, err = sb.Prepare(s.ctx(), s.process(Print("third")), other)
+	require.Error(s, err, "before the reset")
+	require.Equal(s, "first\n", sink.String(sandbox.Stdout))
+	require.Zero(s, other.Calls(sandbox.Stdout))
 }
 
-func badProcessIsRefused(t *testing.T, s *suite) {
-	sb := s.create(t)
+func badProcessIsRefused(s *suite) {
+	sb := s.create()
 	good := s.process(Print("usable"))
 	for name, bad := range map[string]sandbox.Process{
 		"no argv":         {Env: s.Env, Limits: s.Limits},
 		"NUL in argv":     {Argv: append(s.Command(), "a\x00b"), Env: s.Env, Limits: s.Limits},
-		"NUL in env":      {Argv: good.Argv, Env: append(s.Env[:len(s.Env):len(s.Env)], "A=b\x00"), Limits: s.Limits},
-		"env without =":   {Argv: good.Argv, Env: append(s.Env[:len(s.Env):len(s.Env)], "A"), Limits: s.Limits},
-		"env, no name":    {Argv: good.Argv, Env: append(s.Env[:len(s.Env):len(s.Env)], "=b"), Limits: s.Limits},
+		"NUL in env":      {Argv: good.Argv, Env: s.env("A=b\x00"), Limits: s.Limits},
+		"env without =":   {Argv: good.Argv, Env: s.env("A"), Limits: s.Limits},
+		"env, no name":    {Argv: good.Argv, Env: s.env("=b"), Limits: s.Limits},
 		"argv[0] is \"\"": {Argv: []string{""}, Env: s.Env, Limits: s.Limits},
 	} {
-		_, err := sb.Prepare(s.ctx(t), bad, &Sink{})
-		require.Error(t, err, name)
-		require.Equal(t, sandbox.Refused, sandbox.KindOf(err), "%s: %v", name, err)
+		_, err := sb.Prepare(s.ctx(), bad, &Sink{})
+		require.Error(s, err, name)
+		require.Equal(s, sandbox.Refused, sandbox.KindOf(err), "%s: %v", name, err)
 	}
-	_, out, _ := s.run(t, sb, good)
-	require.Equal(t, "usable\n", out, "after refusals")
+	_, out, _ := s.run(sb, good)
+	require.Equal(s, "usable\n", out, "after refusals")
 }
 
-func startErrors(t *testing.T, s *suite) {
+func startErrors(s *suite) {
 	for reason, process := range s.StartErrors {
-		t.Run(string(reason), func(t *testing.T) {
-			sb := s.create(t)
+		s.sub(string(reason), func(s *suite) {
+			sb := s.create()
 			if process.Env == nil {
 				process.Env = s.Env
 			}
 			process.Limits = s.Limits
 			sink := &Sink{}
-			run := s.startProcess(t, sb, sink, process)
-			end := s.wait(t, run)
-			require.Equal(t, sandbox.StartedNo, end.Started)
-			require.NotNil(t, end.StartError)
-			require.Equal(t, reason, end.StartError.Reason)
-			require.NotEmpty(t, end.StartError.Path)
-			require.Nil(t, end.Exit)
-			require.Zero(t, sink.Calls(sandbox.Stdout)+sink.Calls(sandbox.Stderr))
+			run := s.startProcess(sb, sink, process)
+			end := s.wait(run)
+			require.Equal(s, sandbox.StartedNo, end.Started)
+			require.NotNil(s, end.StartError)
+			require.Equal(s, reason, end.StartError.Reason)
+			require.NotEmpty(s, end.StartError.Path)
+			require.Nil(s, end.Exit)
+			require.Zero(s, sink.Calls(sandbox.Stdout)+sink.Calls(sandbox.Stderr))
 			if s.p.Capabilities().Reset {
-				require.NoError(t, sb.Reset(s.ctx(t)))
-				_, out, _ := s.run(t, sb, s.process(Print("usable")))
-				require.Equal(t, "usable\n", out)
+				require.NoError(s, sb.Reset(s.ctx()))
+				_, out, _ := s.run(sb, s.process(Print("usable")))
+				require.Equal(s, "usable\n", out)
 			}
 		})
 	}

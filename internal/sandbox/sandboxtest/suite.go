@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ const (
 
 // Run runs the suite, each test in a provider of its own.
 func Run(t *testing.T, h Harness) {
+	t.Helper()
 	require.NotNil(t, h.New)
 	require.NotNil(t, h.Command)
 	require.NotEmpty(t, h.Cwd)
@@ -60,12 +62,18 @@ func Run(t *testing.T, h Harness) {
 		name  string
 		tests []namedTest
 	}{
-		{"Life", lifeTests()}, {"Start", startTests()}, {"Process", processTests()}, {"Output", outputTests()},
-		{"End", endTests()}, {"Context", contextTests()}, {"Reset", resetTests()}, {"Lost", lostTests()},
+		{"Life", lifeTests()},
+		{"Start", startTests()},
+		{"Process", processTests()},
+		{"Output", outputTests()},
+		{"End", endTests()},
+		{"Context", contextTests()},
+		{"Reset", resetTests()},
+		{"Lost", lostTests()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
-				t.Run(test.name, func(t *testing.T) { test.run(t, setup(t, h)) })
+				t.Run(test.name, func(t *testing.T) { test.run(setup(t, h)) })
 			}
 		})
 	}
@@ -73,37 +81,44 @@ func Run(t *testing.T, h Harness) {
 
 type namedTest struct {
 	name string
-	run  func(t *testing.T, s *suite)
+	run  func(s *suite)
 }
 
-// suite is one test's provider.
+// suite is one test with its provider.
 type suite struct {
+	*testing.T
 	Harness
 	p sandbox.Provider
 }
 
 func setup(t *testing.T, h Harness) *suite {
-	s := &suite{Harness: h}
+	t.Helper()
+	s := &suite{T: t, Harness: h}
 	// The environment of the test stands for the worker's.
 	t.Setenv("SANDBOXTEST_WORKER_SECRET", "leaked")
 	s.p = h.New(t)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		left, err := s.p.Inventory(ctx)
-		require.NoError(t, err)
-		require.Empty(t, left, "sandboxes are left")
-		require.NoError(t, s.p.Close())
-		require.NoError(t, s.p.Close(), "Close again")
+		require.NoError(s, err)
+		require.Empty(s, left, "sandboxes are left")
+		require.NoError(s, s.p.Close())
+		require.NoError(s, s.p.Close(), "Close again")
 	})
 	return s
 }
 
 // ctx is a context that outlasts everything that has to happen.
-func (s *suite) ctx(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
+func (s *suite) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	s.Cleanup(cancel)
 	return ctx
+}
+
+// sub runs f as a test of its own with the same provider.
+func (s *suite) sub(name string, f func(s *suite)) {
+	s.Run(name, func(t *testing.T) { f(&suite{T: t, Harness: s.Harness, p: s.p}) })
 }
 
 func (s *suite) spec() sandbox.Spec {
@@ -113,64 +128,67 @@ func (s *suite) spec() sandbox.Spec {
 }
 
 // create makes a sandbox that is destroyed, with proof, when the test ends.
-func (s *suite) create(t *testing.T) sandbox.Sandbox {
-	t.Helper()
-	sb, err := s.p.Create(s.ctx(t), s.spec())
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (s *suite) create() sandbox.Sandbox {
+	s.Helper()
+	sb, err := s.p.Create(s.ctx(), s.spec())
+	require.NoError(s, err)
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), patience)
 		defer cancel()
 		proof, err := sb.Destroy(ctx)
-		require.NoError(t, err)
-		requireProven(t, proof)
+		require.NoError(s, err)
+		requireProven(s, proof)
 	})
 	return sb
 }
+
+// env is the environment of every process, and more.
+func (s *suite) env(more ...string) []string { return slices.Concat(s.Env, more) }
 
 func (s *suite) process(ops ...Op) sandbox.Process {
 	return sandbox.Process{Argv: s.Command(ops...), Env: s.Env, Limits: s.Limits}
 }
 
 // start prepares and opens a program.
-func (s *suite) start(t *testing.T, sb sandbox.Sandbox, sink sandbox.Sink, ops ...Op) sandbox.Run {
-	t.Helper()
-	return s.startProcess(t, sb, sink, s.process(ops...))
+func (s *suite) start(sb sandbox.Sandbox, sink sandbox.Sink, ops ...Op) sandbox.Run {
+	s.Helper()
+	return s.startProcess(sb, sink, s.process(ops...))
 }
 
-func (s *suite) startProcess(t *testing.T, sb sandbox.Sandbox, sink sandbox.Sink, p sandbox.Process) sandbox.Run {
-	t.Helper()
-	run, err := sb.Prepare(s.ctx(t), p, sink)
-	require.NoError(t, err)
-	require.NoError(t, run.Open(s.ctx(t)))
+func (s *suite) startProcess(sb sandbox.Sandbox, sink sandbox.Sink, p sandbox.Process) sandbox.Run {
+	s.Helper()
+	run, err := sb.Prepare(s.ctx(), p, sink)
+	require.NoError(s, err)
+	require.NoError(s, run.Open(s.ctx()))
 	return run
 }
 
 // wait waits for a proven end.
-func (s *suite) wait(t *testing.T, run sandbox.Run) sandbox.End {
-	t.Helper()
-	end, err := run.Wait(s.ctx(t))
-	require.NoError(t, err)
-	requireProven(t, end.Proof)
-	require.False(t, end.ProvenAt.IsZero(), "ProvenAt")
+func (s *suite) wait(run sandbox.Run) sandbox.End {
+	s.Helper()
+	end, err := run.Wait(s.ctx())
+	require.NoError(s, err)
+	requireProven(s, end.Proof)
+	require.False(s, end.ProvenAt.IsZero(), "ProvenAt")
 	return end
 }
 
 // run runs a program to its end and returns its output.
-func (s *suite) run(t *testing.T, sb sandbox.Sandbox, p sandbox.Process) (sandbox.End, string, string) {
-	t.Helper()
+func (s *suite) run(sb sandbox.Sandbox, p sandbox.Process) (sandbox.End, string, string) {
+	s.Helper()
 	sink := &Sink{}
-	end := s.wait(t, s.startProcess(t, sb, sink, p))
+	end := s.wait(s.startProcess(sb, sink, p))
 	return end, sink.String(sandbox.Stdout), sink.String(sandbox.Stderr)
 }
 
 // listed says whether the inventory has the sandbox.
-func (s *suite) listed(t *testing.T, lease string) bool {
-	t.Helper()
-	handles, err := s.p.Inventory(s.ctx(t))
-	require.NoError(t, err)
+func (s *suite) listed(lease string) bool {
+	s.Helper()
+	handles, err := s.p.Inventory(s.ctx())
+	require.NoError(s, err)
 	for _, h := range handles {
-		require.Equal(t, s.p.Name(), h.Provider)
-		require.Equal(t, s.p.Capabilities().Host, h.Host)
+		require.Equal(s, s.p.Name(), h.Provider)
+		require.Equal(s, s.p.Capabilities().Host, h.Host)
 		if h.Lease == lease {
 			return true
 		}
@@ -178,21 +196,21 @@ func (s *suite) listed(t *testing.T, lease string) bool {
 	return false
 }
 
-func requireProven(t *testing.T, proof sandbox.Proof) {
-	t.Helper()
-	require.True(t, proof.Proven, "the end is not proven: %+v", proof.Evidence)
-	require.NotEmpty(t, proof.Evidence, "proof without evidence")
+func requireProven(s *suite, proof sandbox.Proof) {
+	s.Helper()
+	require.True(s, proof.Proven, "the end is not proven: %+v", proof.Evidence)
+	require.NotEmpty(s, proof.Evidence, "proof without evidence")
 	for _, e := range proof.Evidence {
-		require.NotEmpty(t, e.Kind)
+		require.NotEmpty(s, e.Kind)
 	}
 }
 
 // prompt runs f and fails if it takes longer than soon.
-func prompt(t *testing.T, what string, f func()) {
-	t.Helper()
+func prompt(s *suite, what string, f func()) {
+	s.Helper()
 	begin := time.Now()
 	f()
-	require.Less(t, time.Since(begin), soon, what)
+	require.Less(s, time.Since(begin), soon, what)
 }
 
 // Sink keeps what it gets. It checks that pieces are neither empty nor too large
