@@ -308,11 +308,11 @@ func (c *Consumer) tryRelease(ctx context.Context, d *delivery, cl *claim, rec w
 			return err
 		}
 	}
-	found, err := cl.reread(ctx)
+	found, ours, err := cl.reread(ctx)
 	if err != nil {
 		return err
 	}
-	if found == 0 {
+	if !ours || doubt && found == 0 {
 		return bus.ErrConflict
 	}
 	*seq = found

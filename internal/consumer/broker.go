@@ -78,9 +78,9 @@ func (s *brokerState) shortest() time.Duration {
 	return d
 }
 
-// watch looks at the broker until ctx ends.
+// watch looks at the broker again and again until ctx ends.
 func (c *Consumer) watch(ctx context.Context) {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(jitter(lookEvery))
 	defer timer.Stop()
 	for {
 		select {
@@ -93,6 +93,8 @@ func (c *Consumer) watch(ctx context.Context) {
 	}
 }
 
+// look reads the broker's clock and whether its streams have room. What cannot be
+// read stays as it was: readiness tells a lost connection.
 func (c *Consumer) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -102,7 +104,7 @@ func (c *Consumer) look(ctx context.Context) {
 	asked := time.Now()
 	now, err := c.bus.ServerTime(ctx)
 	if err != nil {
-		return // the old values stay; readiness tells a lost connection
+		return
 	}
 	// The answer was stamped somewhere between: half of the way is the best guess.
 	skew := now.Sub(asked.Add(time.Since(asked) / 2))

@@ -174,7 +174,7 @@ func (cl *claim) tend(now time.Time) {
 	if cl.shut || cl.hold != holdOwned {
 		return
 	}
-	switch lapsed(cl.renewed, now, cl.lapse) {
+	switch lapsed(now.Sub(cl.renewed), now.Round(0).Sub(cl.renewed.Round(0)), cl.lapse) {
 	case lapseSure:
 		cl.fence("no renewal was acknowledged in time")
 	case lapseMaybe:
@@ -197,14 +197,14 @@ const (
 	lapseSure
 )
 
-// lapsed compares the time since the last renewal with its limit, on both clocks.
-// The monotonic one stands still while a machine sleeps; the wall clock can be
+// lapsed compares the time since the last renewal with its limit, on both clocks:
+// the monotonic one stands still while a machine sleeps, the wall clock can be
 // set.
-func lapsed(renewed, now time.Time, limit time.Duration) lapse {
+func lapsed(monotonic, wall, limit time.Duration) lapse {
 	switch {
-	case now.Sub(renewed) >= limit:
+	case monotonic >= limit:
 		return lapseSure
-	case now.Round(0).Sub(renewed.Round(0)) >= limit:
+	case wall >= limit:
 		return lapseMaybe
 	}
 	return lapseNot
@@ -227,17 +227,17 @@ func (cl *claim) write(rec wire.RunRecord, expect uint64, sent time.Time, doubt 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), d.ackWait/(2*beatsPerWait))
 	defer cancel()
 	seq, err := d.c.bus.Runs().Update(ctx, d.job.Tenant, d.job.ID, rec, expect)
-	lost := errors.Is(err, bus.ErrConflict)
-	if lost {
-		seq, err = cl.reread(ctx)
+	conflict, ours := errors.Is(err, bus.ErrConflict), true
+	if conflict {
+		seq, ours, err = cl.reread(ctx)
 	}
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.renewing = false
 	switch {
-	case err == nil && !lost:
+	case err == nil && !conflict:
 		cl.acknowledged(seq, sent)
-	case err == nil && seq != 0:
+	case err == nil && ours:
 		// An earlier renewal of ours, whose answer was lost. It renewed the record
 		// then, not now: renew again at once.
 		cl.seq, cl.renewAt = seq, time.Now()
@@ -251,18 +251,19 @@ func (cl *claim) write(rec wire.RunRecord, expect uint64, sent time.Time, doubt 
 	}
 }
 
-// reread returns the sequence of our own record, or 0 when it is not ours.
-func (cl *claim) reread(ctx context.Context) (uint64, error) {
+// reread looks for our own record at the leader. A record that is gone (somebody
+// purged it) is nobody else's: it is ours to create again, against sequence 0.
+func (cl *claim) reread(ctx context.Context) (seq uint64, ours bool, err error) {
 	s, err := cl.d.c.bus.Runs().Get(ctx, cl.d.job.Tenant, cl.d.job.ID)
 	switch {
 	case errors.Is(err, bus.ErrNoRecord):
-		return 0, nil
+		return 0, true, nil
 	case err != nil:
-		return 0, err
+		return 0, false, err
 	case s.Record.Token == cl.token && s.Record.State == wire.RunClaimed:
-		return s.Seq, nil
+		return s.Seq, true, nil
 	}
-	return 0, nil
+	return 0, false, nil
 }
 
 // fence ends the run: the job may be another's. cl.mu is held.

@@ -67,7 +67,8 @@ type Config struct {
 	// Drain is how long running jobs may go on after Run's context ended; 0 ends
 	// them at once.
 	Drain time.Duration
-	// SettleTimeout bounds what follows: kills, finals, acks. Default 15 s.
+	// SettleTimeout bounds what follows: kills, finals, acks. It should exceed
+	// KillTime. Default 15 s.
 	SettleTimeout time.Duration
 	// PingTimeout is how long an owner may take to answer. Default 2 s.
 	PingTimeout time.Duration
@@ -200,6 +201,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	c.look(ctx)
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	control, err := c.listen()
@@ -308,8 +310,8 @@ var errNotSettled = errors.New("not settled before the worker had to end")
 // unsettle notes what will be left behind.
 func (c *Consumer) unsettle(d *delivery, why string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.unsettled = append(c.unsettled, d.key+" ("+why+")")
+	c.mu.Unlock()
 	c.log.Error().Str("job", d.key).Str("why", why).Msg("job not settled")
 }
 

@@ -228,10 +228,21 @@ func (d *delivery) acknowledge(ctx context.Context) bool {
 }
 
 // retryPause is a growing, jittered pause between tries.
-type retryPause struct{ last time.Duration }
+type retryPause struct {
+	last  time.Duration
+	tries uint
+}
+
+// loud says whether the try that just failed is worth a line in the log: the
+// first, second, fourth, eighth, …
+func (p *retryPause) loud() bool {
+	n := p.tries + 1
+	return n&(n-1) == 0
+}
 
 // wait sleeps; false means that ctx ended.
 func (p *retryPause) wait(ctx context.Context) bool {
+	p.tries++
 	p.last = min(max(2*p.last, firstRetry), lastRetry)
 	timer := time.NewTimer(jitter(p.last))
 	defer timer.Stop()

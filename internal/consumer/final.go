@@ -99,7 +99,9 @@ func (c *Consumer) recordDone(ctx context.Context, d *delivery, f final) ([]byte
 			result, slimmed = c.slim(d, &f.result), true
 			continue
 		}
-		c.log.Warn().Err(err).Str("job", d.key).Msg("result not recorded, trying again")
+		if pause.loud() {
+			c.log.Warn().Err(err).Str("job", d.key).Msg("result not recorded, trying again")
+		}
 		if !pause.wait(ctx) {
 			return nil, 0, err
 		}
@@ -118,8 +120,12 @@ func (c *Consumer) update(ctx context.Context, d *delivery, rec wire.RunRecord, 
 // very decision that we are writing; nil when it is another's.
 func (c *Consumer) ownRecord(ctx context.Context, d *delivery, rec wire.RunRecord) (*bus.Stored, error) {
 	stored, err := c.record(ctx, d)
-	if err != nil || stored == nil {
+	if err != nil {
 		return nil, err
+	}
+	if stored == nil {
+		// Somebody purged it: nobody else's, and to be created against sequence 0.
+		return &bus.Stored{Record: wire.RunRecord{State: wire.RunClaimed}}, nil
 	}
 	found := stored.Record
 	switch {
@@ -187,7 +193,9 @@ func (c *Consumer) publish(ctx context.Context, d *delivery, attempt int, out *b
 				continue
 			}
 		}
-		c.log.Warn().Err(err).Str("job", d.key).Msg("result not published, trying again")
+		if pause.loud() {
+			c.log.Warn().Err(err).Str("job", d.key).Msg("result not published, trying again")
+		}
 		if !pause.wait(ctx) {
 			c.unsettle(d, "its result could not be published: "+err.Error())
 			return false
@@ -305,7 +313,9 @@ func (c *Consumer) copyDead(ctx context.Context, d *delivery, why *wire.Invalid)
 			d.giveBack(ctx, jitter(c.cfg.LongDelay))
 			return false
 		}
-		c.log.Warn().Err(err).Str("job", d.key).Msg("dead letter not stored, trying again")
+		if pause.loud() {
+			c.log.Warn().Err(err).Str("job", d.key).Msg("dead letter not stored, trying again")
+		}
 		if !pause.wait(ctx) {
 			c.unsettle(d, "its dead letter could not be stored: "+err.Error())
 			return false
