@@ -12,7 +12,7 @@ RACE     := $(if $(CC_FOUND),-race,)
 GO_FILES = $$(git ls-files --cached --others --exclude-standard -- '*.go')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint fmt fmt-check vet tidy-check race-check fuzz bench microbench soak cover
+.PHONY: help demo build test check lint fmt fix fmt-check vet tidy-check race-check fuzz bench microbench soak cover
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +34,12 @@ check: race-check fmt-check vet lint tidy-check test build ## what CI runs: form
 lint: ## run golangci-lint (its first build takes some minutes)
 	$(TOOL) golangci-lint run ./...
 
-fmt: ## rewrite all files in the project's format
-	@$(TOOL) gofumpt -w $(GO_FILES)
+fmt: ## rewrite all files in the project's format, imports included
+	$(TOOL) golangci-lint fmt ./...
+
+fix: ## correct what go fix and golangci-lint can correct by themselves
+	$(GO) fix ./...
+	$(TOOL) golangci-lint run --fix ./...
 
 fmt-check: ## fail on files that are not in the project's format
 	@bad=$$($(TOOL) gofumpt -l $(GO_FILES)); [ -z "$$bad" ] || { echo "make fmt would change:"; echo "$$bad"; exit 1; }
