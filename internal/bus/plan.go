@@ -29,6 +29,9 @@ const (
 	DefaultWorkersBytes = 8 << 20
 	// DefaultMessageBytes is nats-server's own default max_payload.
 	DefaultMessageBytes = 1 << 20
+	// DefaultRequestBytes is the greatest max_payload that NATS advises; the
+	// server's own bounds a request further.
+	DefaultRequestBytes = 8 << 20
 	// DefaultOutputEvents bounds the stored events of one job: at a chunk of
 	// 256 KiB far beyond any output limit, at one byte a chunk still a bound.
 	DefaultOutputEvents = 100_000
@@ -65,8 +68,10 @@ type PlanConfig struct {
 	OutputRetention, DeadRetention                                          time.Duration
 	JobsBytes, OutputBytes, RunsBytes, LedgerBytes, DeadBytes, WorkersBytes int64
 	JobsMessages                                                            int64
-	MessageBytes                                                            int32
-	OutputEvents                                                            int64
+	// MessageBytes bounds one message of every stream but the jobs', RequestBytes
+	// one of the jobs'.
+	MessageBytes, RequestBytes int32
+	OutputEvents               int64
 }
 
 // Layout is the planned streams with their consumers.
@@ -127,6 +132,7 @@ func (c *PlanConfig) setDefaults() {
 	setDefault(&c.DeadBytes, DefaultDeadBytes)
 	setDefault(&c.WorkersBytes, DefaultWorkersBytes)
 	setDefault(&c.MessageBytes, DefaultMessageBytes)
+	setDefault(&c.RequestBytes, DefaultRequestBytes)
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -166,6 +172,8 @@ func (c *PlanConfig) validate() error {
 	fault(c.JobsMessages < 1, "jobs_messages: %d is below 1", c.JobsMessages)
 	fault(c.OutputEvents < 1, "output_events: %d is below 1", c.OutputEvents)
 	fault(c.MessageBytes < 64<<10, "message_bytes: %d is below 64 KiB", c.MessageBytes)
+	fault(c.RequestBytes < 64<<10, "request_bytes: %d is below 64 KiB", c.RequestBytes)
+	fault(c.JobsBytes < int64(c.RequestBytes), "jobs_bytes: %d is below one request (%d)", c.JobsBytes, c.RequestBytes)
 	return errors.Join(faults...)
 }
 
@@ -184,7 +192,7 @@ func (c *PlanConfig) base(name, about string, bytes int64, subjects ...string) j
 func (c *PlanConfig) jobs(n StreamNames, s wire.Subjects) jetstream.StreamConfig {
 	cfg := c.base(n.Jobs, "Sallyport: queued jobs", c.JobsBytes, s.AllJobs())
 	cfg.Retention = jetstream.WorkQueuePolicy
-	cfg.MaxMsgs = c.JobsMessages
+	cfg.MaxMsgs, cfg.MaxMsgSize = c.JobsMessages, c.RequestBytes
 	cfg.MaxMsgsPerSubject, cfg.DiscardNewPerSubject = 1, true
 	return cfg
 }

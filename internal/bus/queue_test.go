@@ -165,7 +165,7 @@ func TestDeadLetterIsCutToFit(t *testing.T) {
 	s := startServer(t, nil)
 	b := connect(t, s.ClientURL(), nil)
 	cfg := small()
-	cfg.MessageBytes = 64 << 10
+	cfg.RequestBytes = 64 << 10
 	apply(t, b, cfg)
 	big := letter("j1", make([]byte, 500<<10))
 	big.Headers = map[string][]string{"X-Big": {strings.Repeat("h", 60<<10)}}
