@@ -46,6 +46,7 @@ func TestBadRequests(t *testing.T) {
 		{name: "too-long", body: `{"v":1,"argv":["` + strings.Repeat("x", 200_000) + `"]}`, says: "argv[0]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			s := s.on(t)
 			f := s.publish(c.name, []byte(c.body), c.headers)
 			dead := s.dead(c.name)
 			if c.reason != "" {

@@ -19,6 +19,7 @@ func TestJobsOnOneWorker(t *testing.T) {
 	s.worker("w1", "--slots", "4")
 
 	t.Run("prints on both streams", func(t *testing.T) {
+		s := s.on(t)
 		f := s.run("prints", "sh", "-c", "printf 'a\\000b\\r\\nc'; printf err >&2; exit 3").exited(3)
 		require.Equal(t, "a\x00b\r\nc", string(f.stdout))
 		require.Equal(t, "err", string(f.stderr))
@@ -27,6 +28,7 @@ func TestJobsOnOneWorker(t *testing.T) {
 		require.Equal(t, int64(6), f.result.Output.StdoutBytes)
 	})
 	t.Run("reads stdin of 4 MiB", func(t *testing.T) {
+		s := s.on(t)
 		in := make([]byte, 4<<20)
 		_, err := rand.Read(in)
 		require.NoError(t, err)
@@ -34,9 +36,11 @@ func TestJobsOnOneWorker(t *testing.T) {
 		require.True(t, bytes.Equal(in, f.stdout))
 	})
 	t.Run("stdin that is never read", func(t *testing.T) {
+		s := s.on(t)
 		s.submit("deaf", wire.Request{Argv: []string{"true"}, Stdin: ptr(strings.Repeat("x", 4<<20))}).wait().exited(0)
 	})
 	t.Run("signal and number are told apart", func(t *testing.T) {
+		s := s.on(t)
 		f := s.run("sig", "sh", "-c", "kill -9 $$").proven()
 		require.Equal(t, wire.Signaled, f.result.Outcome, "%s", f.raw)
 		require.Equal(t, 9, f.result.Signal.Number)
@@ -44,6 +48,7 @@ func TestJobsOnOneWorker(t *testing.T) {
 		s.run("num", "sh", "-c", "exit 137").exited(137)
 	})
 	t.Run("environment is the base set and the request's own", func(t *testing.T) {
+		s := s.on(t)
 		f := s.submit("env", wire.Request{Argv: []string{"env"}, Env: map[string]string{"A": "1"}}).wait().exited(0)
 		require.NotContains(t, string(f.stdout), "CANARY")
 		require.NotContains(t, string(f.stdout), "NATS")
@@ -51,6 +56,7 @@ func TestJobsOnOneWorker(t *testing.T) {
 		require.Contains(t, string(f.stdout), "HOME=/workspace\n")
 	})
 	t.Run("what cannot be executed says why", func(t *testing.T) {
+		s := s.on(t)
 		for name, c := range map[string]struct {
 			argv   []string
 			reason wire.Reason
@@ -73,12 +79,14 @@ func TestJobsOnOneWorker(t *testing.T) {
 		require.Equal(t, wire.ReasonBadCwd, f.result.Reason, "%s", f.raw)
 	})
 	t.Run("64 MiB arrive whole, in big chunks", func(t *testing.T) {
+		s := s.on(t)
 		f := s.submit("flood", wire.Request{Argv: []string{"head", "-c", "64M", "/dev/zero"}, Limits: wire.Limits{OutputBytes: ptr(int64(64 << 20))}}).wait().exited(0)
 		require.Len(t, f.stdout, 64<<20)
 		require.False(t, f.result.Output.Truncated, "an exact fit is not truncated")
 		require.Less(t, len(f.events), 64<<20/(16<<10), "chunks are too small")
 	})
 	t.Run("one byte over the output limit", func(t *testing.T) {
+		s := s.on(t)
 		f := s.submit("over", wire.Request{Argv: []string{"sh", "-c", "head -c 1048577 /dev/zero; sleep 60"}, Limits: wire.Limits{OutputBytes: ptr(int64(1 << 20))}}).wait().proven()
 		require.Equal(t, wire.Limit, f.result.Outcome, "%s", f.raw)
 		require.Equal(t, wire.ReasonOutput, f.result.Reason)
@@ -86,12 +94,14 @@ func TestJobsOnOneWorker(t *testing.T) {
 		require.True(t, f.result.Output.Truncated)
 	})
 	t.Run("inline output", func(t *testing.T) {
+		s := s.on(t)
 		f := s.submit("inline", wire.Request{Argv: []string{"sh", "-c", "echo out; printf '\\377' >&2"}, Output: wire.OutputInline}).wait().exited(0)
 		require.Empty(t, f.stdout)
 		require.Equal(t, &wire.Inline{Encoding: "text", Data: "out\n"}, f.result.Stdout)
 		require.Equal(t, "base64", f.result.Stderr.Encoding)
 	})
 	t.Run("no output", func(t *testing.T) {
+		s := s.on(t)
 		f := s.submit("none", wire.Request{Argv: []string{"echo", "x"}, Output: wire.OutputNone}).wait().exited(0)
 		require.Empty(t, f.stdout)
 		require.Equal(t, int64(2), f.result.Output.StdoutProduced)
@@ -121,6 +131,7 @@ func TestStubbornPrograms(t *testing.T) {
 		{"children", []string{"sh", "-c", "sleep 20 | cat"}, wire.TimedOut, "", 3 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			s := s.on(t)
 			t.Parallel()
 			f := s.submit(c.name, wire.Request{Argv: c.argv, Limits: limits}).wait().proven()
 			require.Equal(t, c.outcome, f.result.Outcome, "%s", f.raw)

@@ -24,6 +24,7 @@ func TestPublisherCommands(t *testing.T) {
 	s.gateway()
 
 	t.Run("run streams and exits like the job", func(t *testing.T) {
+		s := s.on(t)
 		stdout, stderr, code := s.split("in put", "run", "--server", s.url, "--stdin", "-", "--", "sh", "-c", "cat; echo err >&2; exit 7")
 		require.Equal(t, "in put", stdout)
 		require.Equal(t, "err\n", stderr)
@@ -37,6 +38,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.Equal(t, 124, code, stderr)
 	})
 	t.Run("run --json prints the result last, output inline", func(t *testing.T) {
+		s := s.on(t)
 		stdout, _, code := s.split("", "run", "--server", s.url, "--json", "--", "echo", "hi")
 		require.Equal(t, 0, code)
 		r, err := wire.DecodeResult([]byte(strings.TrimSpace(stdout)))
@@ -46,6 +48,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.Equal(t, "hi\n", r.Stdout.Data)
 	})
 	t.Run("submit, tail, status", func(t *testing.T) {
+		s := s.on(t)
 		out, code := s.command("submit", "--server", s.url, "--id", "stored-1", "--", "sh", "-c", "echo one; sleep 0.3; echo two >&2")
 		require.Equal(t, 0, code, out)
 		require.Contains(t, out, "stored-1")
@@ -61,6 +64,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.NotEmpty(t, status.Result)
 	})
 	t.Run("cancel a running job", func(t *testing.T) {
+		s := s.on(t)
 		c := s.client()
 		job, err := c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"sh", "-c", "echo up; sleep 60"}}, "running")
 		require.NoError(t, err)
@@ -87,6 +91,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.NotEqual(t, 0, code)
 	})
 	t.Run("cancel a queued job", func(t *testing.T) {
+		s := s.on(t)
 		c := s.client()
 		var blockers []*client.Job
 		for i := range 2 {
@@ -115,6 +120,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.NoError(t, job.Close())
 	})
 	t.Run("the same id again", func(t *testing.T) {
+		s := s.on(t)
 		c := s.client()
 		first := s.follow(c, "same", "sh", "-c", "echo $$-$(date +%N)")
 		again := s.follow(c, "same", "sh", "-c", "echo $$-$(date +%N)")
@@ -130,6 +136,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.Equal(t, wire.ReasonIDConflict, r.Reason)
 	})
 	t.Run("unknown queue is refused at once", func(t *testing.T) {
+		s := s.on(t)
 		c, err := client.New(s.nc, client.Config{Queue: "nosuch"})
 		require.NoError(t, err)
 		_, err = c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"true"}}, "")
@@ -138,6 +145,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.Equal(t, wire.ReasonQueue, refused.Result.Reason)
 	})
 	t.Run("tail of an unknown job", func(t *testing.T) {
+		s := s.on(t)
 		tail, err := s.client().Tail("no-such-job", 0)
 		require.NoError(t, err)
 		defer tail.Close()
@@ -145,6 +153,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.ErrorIs(t, err, client.ErrUnknownJob)
 	})
 	t.Run("tail resumes from a cursor", func(t *testing.T) {
+		s := s.on(t)
 		tail, err := s.client().Tail("stored-1", 0)
 		require.NoError(t, err)
 		defer tail.Close()

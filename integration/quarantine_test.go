@@ -18,8 +18,9 @@ func TestUnprovenLeaseGoesThroughQuarantine(t *testing.T) {
 	s.worker("w1", "--slots", "4")
 
 	t.Run("destroyed after some tries", func(t *testing.T) {
+		s := s.on(t)
 		f := s.submit("stubborn", wire.Request{Profile: "fake", Argv: []string{"fake", "print:hi", "wait:never", "destroy:fail*3", "exit:0"}, Limits: wire.Limits{WallMS: ptr(int64(500)), GraceMS: ptr(int64(100))}}).wait()
-		require.Equal(t, "hi", string(f.stdout))
+		require.Equal(t, "hi\n", string(f.stdout))
 		require.Equal(t, wire.Unproven, f.result.Containment.Verdict, "%s", f.raw)
 		require.Equal(t, wire.Quarantined, f.result.Lease.Disposition)
 		q := s.quarantine(f.result.Lease.ID, func(q *wire.Quarantine) bool { return q.State == wire.Gone })
@@ -29,6 +30,7 @@ func TestUnprovenLeaseGoesThroughQuarantine(t *testing.T) {
 		require.Equal(t, wire.QuarantineUnproven, q.Reason)
 	})
 	t.Run("one that never dies stays, and delays nobody", func(t *testing.T) {
+		s := s.on(t)
 		f := s.submit("undead", wire.Request{Profile: "fake", Argv: []string{"fake", "wait:never", "destroy:never", "exit:0"}, Limits: wire.Limits{WallMS: ptr(int64(500)), GraceMS: ptr(int64(100))}}).wait()
 		require.Equal(t, wire.Unproven, f.result.Containment.Verdict)
 		began := time.Now()

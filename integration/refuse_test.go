@@ -13,17 +13,20 @@ func TestWorkerThatCannotWorkSaysWhy(t *testing.T) {
 	state := filepath.Join(s.dir, "w")
 	common := []string{"worker", "--state-dir", state, "--config", s.config, "--http", "", "--require", "namespaces"}
 	t.Run("no server", func(t *testing.T) {
+		s := s.on(t)
 		out, code := s.command(append(common, "--server", "nats://"+freePort(t))...)
 		require.Equal(t, 3, code, out)
 		require.Contains(t, out, "--server")
 	})
 	t.Run("no streams", func(t *testing.T) {
+		s := s.on(t)
 		out, code := s.command(append(common, "--server", s.url)...)
 		require.Equal(t, 4, code, out)
 		require.Contains(t, out, "EXEC_JOBS")
 		require.Contains(t, out, "streams apply")
 	})
 	t.Run("bad configuration, all at once", func(t *testing.T) {
+		s := s.on(t)
 		out, code := s.command("worker", "--server", s.url, "--slots", "-1", "--drain", "soon")
 		require.Equal(t, 2, code, out)
 		require.Contains(t, out, "slots")
