@@ -266,6 +266,8 @@ func stageHint(stage leaseinit.Stage, err syscall.Errno) string {
 	switch {
 	case stage == leaseinit.StageProc && denied:
 		return " (/proc is partly masked, as in a container: run it with --security-opt systempaths=unconfined, or on the host)"
+	case stage == leaseinit.StageView && err == unix.EACCES:
+		return " (lease init is a user of its own: every directory on the way to the profile's root must be open to others, chmod o+x)"
 	case denied && (stage == leaseinit.StagePrivate || stage == leaseinit.StageRoot || stage == leaseinit.StageView):
 		return " (mounting is forbidden in user namespaces here: with kernel.apparmor_restrict_unprivileged_userns=1 an AppArmor profile with \"userns,\" is needed; in a container, a seccomp profile that allows mount)"
 	case stage == leaseinit.StagePivot && err == unix.EINVAL:
@@ -369,6 +371,17 @@ func (b *box) end(ctx context.Context) ([]sandbox.Evidence, error) {
 			Kind:   sandbox.EvidencePidfd,
 			Detail: fmt.Sprintf("lease init %d was waited for: its pid namespaces, mounts and network are gone with it", b.record.Pid),
 		})
+	}
+	b.mu.Lock()
+	run := b.run
+	b.mu.Unlock()
+	if run != nil {
+		// It still has to look at what is removed next.
+		select {
+		case <-run.proved:
+		case <-ctx.Done():
+			return evidence, fmt.Errorf("the last run is not settled: %w", context.Cause(ctx))
+		}
 	}
 	if b.group != nil {
 		if err := b.group.Remove(ctx); err != nil {

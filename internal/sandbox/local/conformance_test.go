@@ -1,23 +1,27 @@
 package local_test
 
 import (
-	"os"
 	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/sandboxtest"
 )
 
 func TestConformance(t *testing.T) {
-	for name, withGroups := range map[string]bool{"Groups": true, "NamespacesAlone": false} {
+	variants := map[string]bool{"namespaces": false}
+	if hasGroups(t) {
+		variants["cgroup"] = true
+	}
+	for name, withGroups := range variants {
 		t.Run(name, func(t *testing.T) {
 			sandboxtest.Run(t, sandboxtest.Harness{
 				New:     func(t *testing.T) sandbox.Provider { return provider(t, withGroups) },
 				Command: sandboxtest.Shell,
-				Env:     []string{"PATH=/usr/local/bin:/usr/bin:/bin"},
+				Env:     []string{"PATH=/usr/bin:/bin"},
 				Spec:    sandbox.Spec{Profile: "test"},
 				Cwd:     "/tmp",
 				StartErrors: map[sandbox.StartReason]sandbox.Process{
@@ -25,17 +29,12 @@ func TestConformance(t *testing.T) {
 					sandbox.StartNotExecutable: {Argv: []string{"/etc/passwd"}},
 					sandbox.StartBadCwd:        {Argv: []string{"true"}, Cwd: "/no/such/dir"},
 				},
-				Break: killLeaseInit,
+				Break: func(t *testing.T, box sandbox.Sandbox) {
+					pid, err := strconv.Atoi(box.Handle().Detail["pid"])
+					require.NoError(t, err)
+					require.NoError(t, unix.Kill(pid, unix.SIGKILL))
+				},
 			})
 		})
 	}
-}
-
-// killLeaseInit is what an operator's kill or the kernel's OOM killer does.
-func killLeaseInit(t *testing.T, sb sandbox.Sandbox) {
-	pid, err := strconv.Atoi(sb.Handle().Detail["pid"])
-	require.NoError(t, err)
-	process, err := os.FindProcess(pid)
-	require.NoError(t, err)
-	require.NoError(t, process.Kill())
 }

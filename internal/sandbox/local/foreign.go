@@ -77,9 +77,9 @@ func (p *Provider) reconcileInstance(instance string) bool {
 // destroyForeign ends a lease that this provider did not make, or has forgotten
 // because it is gone.
 func (p *Provider) destroyForeign(ctx context.Context, handle sandbox.Handle) (sandbox.Proof, error) {
-	r := recordOf(handle.Lease, handle.Detail)
-	if !token(r.Lease) || !token(r.Instance) {
-		return sandbox.Proof{}, sandbox.Errorf(sandbox.Refused, "destroy", "the handle of lease %q names no instance", handle.Lease)
+	r, err := p.identify(handle)
+	if err != nil {
+		return sandbox.Proof{}, err
 	}
 	if r.Boot != "" && r.Boot != p.host.bootID {
 		return p.foreignGone(r, sandbox.Evidence{
@@ -103,9 +103,33 @@ func (p *Provider) destroyForeign(ctx context.Context, handle sandbox.Handle) (s
 	return p.foreignGone(r, evidence)
 }
 
+// identify completes a handle from the books. A lease that is in none of them
+// keeps an empty instance.
+func (p *Provider) identify(handle sandbox.Handle) (record, error) {
+	r := recordOf(handle.Lease, handle.Detail)
+	if !token(r.Lease) || r.Instance != "" && !token(r.Instance) {
+		return r, sandbox.Errorf(sandbox.Refused, "destroy", "lease %q of instance %q: these are no tokens", r.Lease, r.Instance)
+	}
+	if r.Pid != 0 {
+		return r, nil
+	}
+	known, err := p.state.all()
+	if err != nil {
+		return r, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+	}
+	for _, k := range known {
+		if k.Lease == r.Lease {
+			return k, nil
+		}
+	}
+	return r, nil
+}
+
 func (p *Provider) foreignGone(r record, evidence ...sandbox.Evidence) (sandbox.Proof, error) {
-	if err := p.state.remove(r.Instance, r.Lease); err != nil {
-		return sandbox.Proof{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+	if r.Instance != "" {
+		if err := p.state.remove(r.Instance, r.Lease); err != nil {
+			return sandbox.Proof{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
+		}
 	}
 	return sandbox.Proof{Proven: true, Evidence: evidence}, nil
 }
@@ -168,7 +192,7 @@ func openVerified(r record) (*pidfd, sandbox.Evidence, error) {
 // noted. It has not been let in, so it ends when its worker does. A process that
 // says it is that lease's is doubt; nobody's word is enough to kill it.
 func (p *Provider) lookForeign(r record) (sandbox.Evidence, error) {
-	if r.Instance != p.config.Instance {
+	if r.Instance != "" && r.Instance != p.config.Instance {
 		lock, err := lockInstance(filepath.Join(p.state.root, r.Instance))
 		if errors.Is(err, errInstanceLives) {
 			return sandbox.Evidence{}, sandbox.Errorf(sandbox.Busy, "destroy", "lease %s: its worker lives and has not noted a process", r.Lease)
@@ -190,6 +214,9 @@ func (p *Provider) lookForeign(r record) (sandbox.Evidence, error) {
 		if err == nil && strings.HasPrefix(string(line), want) {
 			return sandbox.Evidence{}, sandbox.Errorf(sandbox.Busy, "destroy", "process %s may be lease init of %s", entry.Name(), r.Lease)
 		}
+	}
+	if r.Instance == "" {
+		return sandbox.Evidence{Kind: sandbox.EvidenceNotFound, Detail: "no worker on this host has it in its books, and no process is its lease init"}, nil
 	}
 	return sandbox.Evidence{Kind: sandbox.EvidenceOwnerDead, Detail: "its worker is dead and no process is its lease init"}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,8 +35,9 @@ type output struct {
 	file   *os.File
 	pool   *sync.Pool
 
-	// total and stuck may be read when copy has returned.
-	total int64
+	// total counts the bytes that were read.
+	total atomic.Int64
+	// stuck may be read when copy has returned.
 	stuck bool
 
 	mu      sync.Mutex
@@ -87,7 +89,7 @@ func (o *output) copy(sink sandbox.Sink, stop func()) {
 		}
 		m, err := o.file.Read(buf[n:])
 		n += m
-		o.total += int64(m)
+		o.total.Add(int64(m))
 		if !flooded && m >= floodBytes {
 			flooded = true
 			o.enlarge()

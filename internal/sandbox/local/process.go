@@ -23,6 +23,11 @@ func checkProcess(process sandbox.Process) error {
 	if len(process.Argv) == 0 || process.Argv[0] == "" {
 		return errors.New("argv has no program")
 	}
+	for _, entry := range process.Env {
+		if strings.Index(entry, "=") <= 0 {
+			return fmt.Errorf("env entry %q is not NAME=value", entry)
+		}
+	}
 	size := len(process.Cwd)
 	for _, list := range [][]string{process.Argv, process.Env, {process.Cwd}} {
 		for _, s := range list {

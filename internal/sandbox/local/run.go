@@ -237,6 +237,11 @@ func (r *run) abort() {
 		_ = r.stub.close()
 	}
 	r.closeStreams()
+	r.mu.Lock()
+	r.gate, r.err = gateShut, sandbox.Errorf(sandbox.Unavailable, "wait", "the run was not prepared")
+	r.mu.Unlock()
+	close(r.proved)
+	close(r.done)
 }
 
 func (r *run) closeStreams() {
@@ -294,6 +299,7 @@ func (r *run) Wait(ctx context.Context) (sandbox.End, error) {
 	case <-r.done:
 		return r.end, r.err
 	default:
+		r.noteOutput()
 		return r.end, sandbox.Errorf(sandbox.Ambiguous, "wait", "the run has not ended: %w", context.Cause(ctx))
 	}
 }

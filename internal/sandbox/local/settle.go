@@ -40,8 +40,11 @@ func (r *run) settle() {
 	outErr := r.finishStreams()
 	_ = r.stub.close()
 	r.mu.Lock()
-	if r.end.Started == sandbox.StartedMaybe && r.produced() {
-		r.end.Started = sandbox.StartedYes
+	r.noteOutput()
+	if r.end.Started == sandbox.StartedYes && r.end.Exit == nil && reaped != nil && syscall.WaitStatus(reaped.StubStatus).Signaled() {
+		// The stub was killed before it saw the leader end: so the kernel killed
+		// the leader with all the rest.
+		r.end.Exit = &sandbox.Exit{Signal: int(unix.SIGKILL)}
 	}
 	r.err = errors.Join(r.err, outErr)
 	if r.err != nil {
@@ -184,10 +187,6 @@ func (r *run) noteEnd(rep *leaseinit.Report) {
 		r.end.Exit = &sandbox.Exit{Signal: int(status.Signal())}
 	case rep.Ended != 0:
 		r.end.Exit = &sandbox.Exit{Code: status.ExitStatus()}
-	case rep.Kind == leaseinit.Reaped && syscall.WaitStatus(rep.StubStatus).Signaled():
-		// The stub was killed before the leader ended: so the kernel killed the
-		// leader.
-		r.end.Exit = &sandbox.Exit{Signal: int(unix.SIGKILL)}
 	}
 }
 
@@ -324,5 +323,9 @@ func (r *run) finishStreams() error {
 	return err
 }
 
-// produced says whether there was any output.
-func (r *run) produced() bool { return r.outputs[0].total+r.outputs[1].total > 0 }
+// noteOutput: what has written something was started.
+func (r *run) noteOutput() {
+	if r.end.Started == sandbox.StartedMaybe && r.outputs[0].total.Load()+r.outputs[1].total.Load() > 0 {
+		r.end.Started = sandbox.StartedYes
+	}
+}

@@ -51,6 +51,30 @@ func provider(t testing.TB, withGroups bool) *local.Provider {
 	return p
 }
 
+// each runs test with namespaces alone, and with control groups where the host
+// gives some.
+func each(t *testing.T, test func(t *testing.T, p *local.Provider)) {
+	t.Run("namespaces", func(t *testing.T) { test(t, provider(t, false)) })
+	if hasGroups(t) {
+		t.Run("cgroup", func(t *testing.T) { test(t, provider(t, true)) })
+	}
+}
+
+// hasGroups says whether control groups can limit memory here. As root they must.
+func hasGroups(t testing.TB) bool {
+	t.Helper()
+	group, report := cgroup.Open(cgroup.Config{Instance: "look" + newLease()[:8]})
+	if group != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, group.Close(ctx))
+	}
+	if !report.Memory.OK {
+		t.Logf("not tested with control groups: %s", report.Memory.Why)
+	}
+	return report.Memory.OK
+}
+
 func create(t testing.TB, p *local.Provider) sandbox.Sandbox {
 	t.Helper()
 	box, err := p.Create(t.Context(), sandbox.Spec{Lease: newLease(), Profile: "test"})
@@ -158,6 +182,16 @@ func requireGone(t testing.TB, box sandbox.Sandbox) {
 	proof, err := box.Destroy(ctx)
 	require.NoError(t, err)
 	require.True(t, proof.Proven)
+}
+
+// openDir is a temporary directory that everybody may enter.
+func openDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sallyport-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	return dir
 }
 
 func mounts(t testing.TB) int {
