@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,9 +25,12 @@ type Job struct {
 	seq     uint64
 	lost    []wire.LostRange
 	result  *Result
+	// early is an event that overtook the gateway's answer.
+	early *nats.Msg
 }
 
-// accepted waits for the gateway's first answer.
+// accepted waits for the gateway's first answer. A worker that was fast may have
+// overtaken it: its event says as much, and is kept for Next.
 func (j *Job) accepted(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -57,8 +61,17 @@ func (j *Job) accepted(ctx context.Context, timeout time.Duration) error {
 		if err != nil {
 			return fmt.Errorf("gateway's answer: %w", err)
 		}
-		return &Refused{Result: *r}
-	case wire.EventStarted, wire.EventStdout, wire.EventStderr, wire.EventEnd:
+		if r.Outcome == wire.InvalidJob {
+			return &Refused{Result: *r}
+		}
+		j.ID, j.early = r.ID, msg
+		return nil
+	case wire.EventStarted, wire.EventStdout, wire.EventStderr:
+		if id, ok := strings.CutPrefix(ev.Job, j.Tenant+"."); ok {
+			j.ID, j.early = id, msg
+			return nil
+		}
+	case wire.EventEnd:
 	}
 	return fmt.Errorf("gateway's answer: unexpected event %q", ev.Type)
 }
@@ -68,7 +81,7 @@ func (j *Job) accepted(ctx context.Context, timeout time.Duration) error {
 // the result's event it returns io.EOF.
 func (j *Job) Next(ctx context.Context) (Event, error) {
 	for j.result == nil {
-		msg, err := j.sub.NextMsgWithContext(ctx)
+		msg, err := j.nextMsg(ctx)
 		if err != nil {
 			return Event{}, fmt.Errorf("next event: %w", err)
 		}
@@ -92,6 +105,14 @@ func (j *Job) Next(ctx context.Context) (Event, error) {
 		return ev, nil
 	}
 	return Event{}, io.EOF
+}
+
+func (j *Job) nextMsg(ctx context.Context) (*nats.Msg, error) {
+	if msg := j.early; msg != nil {
+		j.early = nil
+		return msg, nil
+	}
+	return j.sub.NextMsgWithContext(ctx)
 }
 
 // follow notes holes in the sequence.

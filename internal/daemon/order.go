@@ -37,7 +37,7 @@ func runInOrder(ctx context.Context, log zerolog.Logger, parts ...part) error {
 			switch {
 			case err != nil:
 				errs[i] = fmt.Errorf("%s: %w", p.name, err)
-			case own.Err() == nil:
+			case own.Err() == nil && ctx.Err() == nil:
 				errs[i] = fmt.Errorf("%s: ended by itself", p.name)
 			}
 			ended <- struct{}{}
