@@ -34,7 +34,7 @@ func benchNoop(b *testing.B, inFlight int) {
 	require.True(b, s.ReadyForConnections(10*time.Second))
 	bs, err := bus.Connect(b.Context(), bus.Options{Servers: s.ClientURL(), Log: zerolog.Nop()})
 	require.NoError(b, err)
-	defer func() { _ = bs.Close(context.Background()) }()
+	defer func() { require.NoError(b, bs.Close(context.Background())) }()
 	plan, err := bus.Plan(bus.PlanConfig{Queues: []bus.QueuePlan{{Name: "q"}}})
 	require.NoError(b, err)
 	_, err = bs.Apply(b.Context(), plan)

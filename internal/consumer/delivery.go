@@ -103,9 +103,8 @@ func digest(queue string, body []byte) string {
 	if d, err := wire.Digest(queue, body); err == nil {
 		return d
 	}
-	hash := sha256.New()
-	_, _ = fmt.Fprintf(hash, "%s\nnot JSON\n%s", queue, body)
-	return hex.EncodeToString(hash.Sum(nil))
+	sum := sha256.Sum256(append([]byte(queue+"\nnot JSON\n"), body...))
+	return hex.EncodeToString(sum[:])
 }
 
 // nearestJob names a message whose subject names no job, for the dead letters.

@@ -19,15 +19,15 @@ import (
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
-// ghost writes the record of a worker that does not exist.
-func (w *world) ghost(id string, change func(*wire.RunRecord)) uint64 {
+// ghost writes a record of job a by a worker that does not exist.
+func (w *world) ghost(change func(*wire.RunRecord)) uint64 {
 	w.t.Helper()
 	rec := wire.RunRecord{
 		V: wire.Version, State: wire.RunClaimed, Attempt: 1, Queue: "q", Worker: "ghost", Token: "ghosttoken",
 		Digest: w.digest(trueBody),
 	}
 	change(&rec)
-	seq, err := w.bus.Runs().Create(w.t.Context(), "t1", id, rec)
+	seq, err := w.bus.Runs().Create(w.t.Context(), "t1", "a", rec)
 	require.NoError(w.t, err)
 	return seq
 }
@@ -72,7 +72,7 @@ func TestWorkerThatDiedBetweenRecordAndResult(t *testing.T) {
 			r := w.read()
 			seq := w.put(job("a"), trueBody, replyTo(r))
 			result := w.storedResult("a")
-			w.ghost("a", func(rec *wire.RunRecord) { rec.State, rec.JobSeq, rec.Result = state, seq, result })
+			w.ghost(func(rec *wire.RunRecord) { rec.State, rec.JobSeq, rec.Result = state, seq, result })
 			w.work("w1", tooLate(t), nil)
 			w.empty()
 			w.result(r)
@@ -87,7 +87,7 @@ func TestDuplicateSubmissions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	result := w.storedResult("a")
-	w.ghost("a", func(rec *wire.RunRecord) { rec.State, rec.JobSeq, rec.Result = wire.RunDone, 9999, result })
+	w.ghost(func(rec *wire.RunRecord) { rec.State, rec.JobSeq, rec.Result = wire.RunDone, 9999, result })
 	h := sleeper(0)
 	w.work("w1", h, nil)
 	same, other, broken := w.read(), w.read(), w.read()
@@ -150,7 +150,7 @@ func TestTakeover(t *testing.T) {
 			r := w.read()
 			h := sleeper(0)
 			seq := w.put(job("a"), c.body, replyTo(r))
-			w.ghost("a", func(rec *wire.RunRecord) {
+			w.ghost(func(rec *wire.RunRecord) {
 				rec.JobSeq, rec.Started, rec.Attempt, rec.Digest = seq, c.started, c.attempt, w.digest(c.body)
 			})
 			began := time.Now()
@@ -177,11 +177,13 @@ func TestNoTakeoverFromAnOwnerThatAnswers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	seq := w.put(job("a"), trueBody, nil)
-	w.ghost("a", func(rec *wire.RunRecord) { rec.JobSeq = seq })
+	w.ghost(func(rec *wire.RunRecord) { rec.JobSeq = seq })
 	var pings atomic.Int64
 	sub, err := w.nc.Subscribe(w.bus.Subjects().Ctl("t1", "a"), func(m *nats.Msg) {
 		pings.Add(1)
-		_ = m.Respond([]byte(`{"state":"running"}`))
+		if err := m.Respond([]byte(`{"state":"running"}`)); err != nil {
+			t.Errorf("answer: %v", err)
+		}
 	})
 	require.NoError(t, err)
 	require.NoError(t, w.nc.Flush())
@@ -198,7 +200,7 @@ func TestReleasedRecordIsTakenBySequence(t *testing.T) {
 	w := newWorld(t)
 	r := w.read()
 	// As a redrive leaves it: of an older message.
-	w.ghost("a", func(rec *wire.RunRecord) { rec.State, rec.JobSeq, rec.Attempt = wire.RunReleased, 4711, 3 })
+	w.ghost(func(rec *wire.RunRecord) { rec.State, rec.JobSeq, rec.Attempt = wire.RunReleased, 4711, 3 })
 	w.put(job("a"), trueBody, replyTo(r))
 	w.work("w1", sleeper(0), nil)
 	res := w.result(r)

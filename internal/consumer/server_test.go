@@ -41,7 +41,9 @@ func (b *broker) start() {
 	s.Start()
 	require.True(b.t, s.ReadyForConnections(10*time.Second), "server not ready")
 	b.Server = s
-	b.port = s.Addr().(*net.TCPAddr).Port
+	addr, ok := s.Addr().(*net.TCPAddr)
+	require.True(b.t, ok)
+	b.port = addr.Port
 }
 
 func (b *broker) stop() {

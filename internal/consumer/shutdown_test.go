@@ -147,9 +147,9 @@ func TestShutdownWhileTheServerIsAway(t *testing.T) {
 	w.put(job("a"), trueBody, nil)
 	eventually(t, soon, func() bool { return h.started(job("a")) == 1 }, "not started")
 	// It ends as the connection does: in time for its fence, too late for its record.
-	w.DisableJetStream()
+	require.NoError(t, w.DisableJetStream())
 	close(end)
-	w.broker.stop()
+	w.stop()
 	began := time.Now()
 	require.ErrorContains(t, wk.stop(), "t1.a")
 	require.Less(t, time.Since(began), 10*time.Second)

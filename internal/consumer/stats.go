@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -68,8 +69,6 @@ func (c *Consumer) Stats() Stats {
 	}
 	c.count.mu.Lock()
 	defer c.count.mu.Unlock()
-	for o, n := range c.count.finals {
-		s.Finals[o] = n
-	}
+	maps.Copy(s.Finals, c.count.finals)
 	return s
 }
