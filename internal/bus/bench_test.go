@@ -1,7 +1,9 @@
 package bus_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,8 +28,8 @@ func benchBus(b *testing.B) (*server.Server, *bus.Bus) {
 	conn, err := bus.Connect(b.Context(), bus.Options{Servers: s.ClientURL(), Log: zerolog.Nop()})
 	require.NoError(b, err)
 	b.Cleanup(func() {
-		if err := conn.Close(b.Context()); err != nil {
-			b.Log(err)
+		if err := conn.Close(context.WithoutCancel(b.Context())); err != nil {
+			b.Error(err)
 		}
 	})
 	plan, err := bus.Plan(small())
@@ -48,7 +50,13 @@ func BenchmarkOutput(b *testing.B) {
 			nc, err := nats.Connect(s.ClientURL())
 			require.NoError(b, err)
 			defer nc.Close()
-			sub, err := nc.Subscribe("reply.x", func(*nats.Msg) {})
+			var arrived atomic.Int64
+			all := make(chan struct{})
+			sub, err := nc.Subscribe("reply.x", func(m *nats.Msg) {
+				if len(m.Data) == size && arrived.Add(1) == int64(b.N) {
+					close(all)
+				}
+			})
 			require.NoError(b, err)
 			require.NoError(b, sub.SetPendingLimits(-1, -1))
 			require.NoError(b, nc.FlushTimeout(patience))
@@ -59,6 +67,7 @@ func BenchmarkOutput(b *testing.B) {
 					require.NoError(b, conn.Output().Publish("reply.x", chunk))
 				}
 				require.NoError(b, conn.Output().FlushTimeout(time.Minute))
+				<-all
 				return
 			}
 			cfg := bus.OutputConfig{Job: job("t", "default", "j"), Attempt: 1, Mode: mode}
@@ -70,6 +79,9 @@ func BenchmarkOutput(b *testing.B) {
 				require.NoError(b, o.Emit(b.Context(), wire.Event{Type: wire.EventStdout, Seq: uint64(i + 1), Data: chunk}))
 			}
 			require.NoError(b, o.Final(b.Context(), []byte(result), uint64(b.N+1)))
+			if mode == wire.OutputReply {
+				<-all
+			}
 		})
 	}
 }

@@ -28,7 +28,8 @@ const (
 
 	// dialTimeout bounds one attempt to reach one server, so that a dead one in
 	// the list does not use up the whole start.
-	dialTimeout = 2 * time.Second
+	dialTimeout    = 2 * time.Second
+	minDialTimeout = 250 * time.Millisecond
 	// pingInterval notices a dead link in 20 s (two pings); nats.go's default
 	// would take 4 minutes, longer than the ack wait.
 	pingInterval = 10 * time.Second
@@ -127,8 +128,8 @@ func ConsumerName(queue string) string { return "w-" + queue }
 
 // Connect makes both connections and checks that the server speaks what
 // Sallyport needs: version 2.12 or later, headers, JetStream. It returns within
-// ctx's deadline (without one, DefaultConnectTimeout) with an error that names
-// the server and says what to do.
+// ctx's deadline (without one, DefaultConnectTimeout) and at most one attempt's
+// 2 s a server, with an error that names the server and says what to do.
 func Connect(ctx context.Context, opts Options) (*Bus, error) {
 	b, err := newBus(opts)
 	if err != nil {
@@ -139,10 +140,16 @@ func Connect(ctx context.Context, opts Options) (*Bus, error) {
 		ctx, cancel = context.WithTimeout(ctx, DefaultConnectTimeout)
 		defer cancel()
 	}
-	if b.control, err = b.dial(ctx, b.opts.Name); err != nil {
+	// A connection keeps its time limit for every later reconnect: it is taken
+	// once, not from what is left at the last try.
+	limit := dialTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, max(minDialTimeout, time.Until(deadline)))
+	}
+	if b.control, err = b.dial(ctx, b.opts.Name, limit); err != nil {
 		return nil, err
 	}
-	if b.output, err = b.dial(ctx, b.opts.Name+" output"); err != nil {
+	if b.output, err = b.dial(ctx, b.opts.Name+" output", limit); err != nil {
 		b.control.Close()
 		return nil, err
 	}
@@ -199,7 +206,7 @@ func (b *Bus) start(ctx context.Context) error {
 	if b.js, err = jetstream.NewWithAPIPrefix(b.control, b.api, jetstream.WithDefaultTimeout(b.timeout)); err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
-	if b.pump, err = newPump(b.output, b.log); err != nil {
+	if b.pump, err = newPump(b.output, b.log, 2*b.timeout); err != nil {
 		return fmt.Errorf("output: %w", err)
 	}
 	b.handled.Store(b.pump)
@@ -212,10 +219,10 @@ func (b *Bus) start(ctx context.Context) error {
 
 // dial connects once, or until ctx ends where a retry is asked for. An answer
 // that trying again cannot change (authorization) ends it at once.
-func (b *Bus) dial(ctx context.Context, name string) (*nats.Conn, error) {
+func (b *Bus) dial(ctx context.Context, name string, limit time.Duration) (*nats.Conn, error) {
 	wait := reconnectWait
 	for {
-		nc, err := nats.Connect(b.opts.Servers, b.natsOptions(ctx, name)...)
+		nc, err := nats.Connect(b.opts.Servers, b.natsOptions(name, limit)...)
 		if err == nil {
 			return nc, nil
 		}
@@ -245,15 +252,11 @@ func (b *Bus) connectError(err error) error {
 	}
 }
 
-func (b *Bus) natsOptions(ctx context.Context, name string) []nats.Option {
-	timeout := dialTimeout
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = max(50*time.Millisecond, min(timeout, time.Until(deadline)))
-	}
+func (b *Bus) natsOptions(name string, limit time.Duration) []nats.Option {
 	options := append([]nats.Option{}, b.opts.NATS...)
 	options = append(options,
 		nats.Name(name),
-		nats.Timeout(timeout),
+		nats.Timeout(limit),
 		nats.RetryOnFailedConnect(false),
 		nats.MaxReconnects(-1),
 		// Credentials may be rotated while we run: never give up for them.

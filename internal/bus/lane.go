@@ -28,9 +28,6 @@ const (
 	// eventBytes is what an event costs beside its data, in the window's books.
 	eventBytes = 512
 
-	// ackTimeout is how long a stored event may stay without an answer before it
-	// counts as lost on the way.
-	ackTimeout = 10 * time.Second
 	// lazyConfirm is how long a replied event may stay unconfirmed while nobody
 	// waits for it and there is room: most jobs end before, and their last flush
 	// confirms everything.
@@ -81,20 +78,20 @@ type entry struct {
 	seq    uint64
 	gen    uint64
 	header nats.Header
-	data   []byte
+	body   *payload
+	size   int // in the window's books
 	acked  bool
 	fate   fate
 	put    time.Time
 	sent   time.Time
 }
 
-func (e *entry) size() int { return len(e.data) + eventBytes }
-
 // put appends one event and sends it when nothing stands in its way. It blocks
-// while the window or the process's budget is full.
-func (l *lane) put(ctx context.Context, seq uint64, header nats.Header, data []byte) (*entry, error) {
-	e := &entry{seq: seq, header: header, data: data}
-	if err := l.pump.take(ctx, l, e.size()); err != nil {
+// while the window or the process's budget is full. The lane holds the body for
+// itself until the event leaves.
+func (l *lane) put(ctx context.Context, seq uint64, header nats.Header, body *payload) (*entry, error) {
+	e := &entry{seq: seq, header: header, body: body, size: body.size() + eventBytes}
+	if err := l.pump.take(ctx, l, e.size); err != nil {
 		return nil, err
 	}
 	for {
@@ -111,7 +108,7 @@ func (l *lane) put(ctx context.Context, seq uint64, header nats.Header, data []b
 				continue
 			}
 		}
-		l.pump.give(l, e.size())
+		l.pump.give(l, e.size)
 		return nil, err
 	}
 }
@@ -124,7 +121,7 @@ func (l *lane) tryPut(e *entry) (<-chan struct{}, error) {
 	if l.closed != nil {
 		return nil, l.closed
 	}
-	if len(l.queue) > 0 && (l.bytes+e.size() > windowBytes || len(l.queue) >= windowEvents) {
+	if len(l.queue) > 0 && (l.bytes+e.size > windowBytes || len(l.queue) >= windowEvents) {
 		return l.waitRoom(), nil
 	}
 	if len(l.queue) == 0 && !l.pump.enlist(l) {
@@ -133,8 +130,9 @@ func (l *lane) tryPut(e *entry) (<-chan struct{}, error) {
 	now := time.Now()
 	l.last++
 	e.number, e.put = l.last, now
+	e.body.hold()
 	l.queue = append(l.queue, e)
-	l.bytes += e.size()
+	l.bytes += e.size
 	l.send(now)
 	if !l.stored && l.crowded() {
 		l.pump.kick() // ask for the PONG before the window is full
@@ -168,7 +166,7 @@ func (l *lane) send(now time.Time) {
 	for l.sent < len(l.queue) {
 		e := l.queue[l.sent]
 		e.gen, e.sent, e.acked = l.gen, now, false
-		msg := &nats.Msg{Subject: l.subject, Header: e.header, Data: e.data}
+		msg := &nats.Msg{Subject: l.subject, Header: e.header, Data: e.body.data}
 		if l.stored {
 			msg.Reply = l.pump.ackSubject(l.id, e.number, e.gen)
 		}
@@ -216,8 +214,10 @@ func (l *lane) refuse(i int) {
 
 // leave gives back what e held. mu is held.
 func (l *lane) leave(e *entry) {
-	l.bytes -= e.size()
-	l.pump.give(l, e.size())
+	l.bytes -= e.size
+	e.body.release()
+	e.body = nil
+	l.pump.give(l, e.size)
 	if len(l.queue) == 0 {
 		l.pump.dismiss(l)
 	}
@@ -335,7 +335,7 @@ func (l *lane) tend(now time.Time) time.Time {
 		l.drop()
 		return time.Time{}
 	}
-	if l.stored && l.sent > 0 && !l.queue[0].acked && now.Sub(l.queue[0].sent) > ackTimeout {
+	if l.stored && l.sent > 0 && !l.queue[0].acked && now.Sub(l.queue[0].sent) >= l.pump.ackTimeout {
 		l.rewind(0)
 	}
 	l.send(now)
@@ -345,7 +345,7 @@ func (l *lane) tend(now time.Time) time.Time {
 	case l.sent < len(l.queue):
 		return l.retryAt
 	case l.stored:
-		return l.queue[0].sent.Add(ackTimeout)
+		return l.queue[0].sent.Add(l.pump.ackTimeout)
 	default:
 		return l.queue[0].sent.Add(lazyConfirm)
 	}

@@ -72,7 +72,7 @@ type Output struct {
 	stored *lane // nil when nothing goes to exec.out
 
 	mu          sync.Mutex // held by Final
-	result      []byte     // the result that the entries below carry
+	result      *payload   // what the entries below carry
 	storedFinal *entry     // the result on its way to exec.out
 	replyFinal  *entry     // the result on its way to the reply subject
 	end         *entry     // and the end behind it
@@ -116,14 +116,15 @@ func (o *Output) Emit(ctx context.Context, ev wire.Event) error {
 	if len(ev.Data) > o.bus.maxEventBytes() {
 		return fmt.Errorf("event %d: %w: %d bytes", ev.Seq, ErrTooBig, len(ev.Data))
 	}
-	header, data := o.header(ev), bytes.Clone(ev.Data)
+	header, body := o.header(ev), o.bus.pump.bodies.clone(ev.Data)
+	defer body.release()
 	if toStored != nil {
-		if _, err := toStored.put(ctx, ev.Seq, header, data); err != nil {
+		if _, err := toStored.put(ctx, ev.Seq, header, body); err != nil {
 			return fmt.Errorf("event %d: %w", ev.Seq, err)
 		}
 	}
 	if toReply != nil {
-		if _, err := toReply.put(ctx, ev.Seq, header, data); err != nil {
+		if _, err := toReply.put(ctx, ev.Seq, header, body); err != nil {
 			return fmt.Errorf("event %d: %w", ev.Seq, err)
 		}
 	}
@@ -211,8 +212,8 @@ func (o *Output) Final(ctx context.Context, result []byte, seq uint64) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock() // while waiting too: two finals of one attempt take turns
-	if o.result == nil || !bytes.Equal(o.result, result) {
-		o.result = append([]byte{}, result...)
+	if o.result == nil || !bytes.Equal(o.result.data, result) {
+		o.result = o.bus.pump.bodies.clone(result) // held for good: a repeated Final compares with it
 		o.storedFinal, o.replyFinal, o.end = nil, nil, nil
 	}
 	header := o.header(wire.Event{Type: wire.EventResult, Seq: seq})
@@ -236,7 +237,7 @@ func (o *Output) Final(ctx context.Context, result []byte, seq uint64) error {
 	}
 	err := deliver(ctx, o.reply, &o.replyFinal, seq, header, o.result)
 	if err == nil {
-		err = deliver(ctx, o.reply, &o.end, end.Seq, o.header(end), nil)
+		err = deliver(ctx, o.reply, &o.end, end.Seq, o.header(end), &payload{})
 	}
 	if err == nil {
 		err = settled(ctx, o.reply, &o.replyFinal, &o.end)
@@ -248,12 +249,12 @@ func (o *Output) Final(ctx context.Context, result []byte, seq uint64) error {
 }
 
 // deliver puts one event of the final into its lane, once.
-func deliver(ctx context.Context, l *lane, e **entry, seq uint64, header nats.Header, data []byte) error {
+func deliver(ctx context.Context, l *lane, e **entry, seq uint64, header nats.Header, body *payload) error {
 	if *e != nil {
 		return nil
 	}
 	var err error
-	*e, err = l.put(ctx, seq, header, data)
+	*e, err = l.put(ctx, seq, header, body)
 	return err
 }
 

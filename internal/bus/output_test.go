@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sallyport/sallyport/internal/bus"
@@ -445,7 +446,56 @@ func TestOutputWithoutStream(t *testing.T) {
 	require.Equal(t, []string{`1 stdout "a"`, `2 result ` + fmt.Sprintf("%q", result)}, got.types())
 }
 
-// TestFinalIsNotConfirmedByAServerThatIsGone: a final while the server is down
+// TestOutputRefused: the stream refuses (it was set to discard new and is full);
+// once there is room, everything is there, in order.
+func TestOutputRefused(t *testing.T) {
+	t.Parallel()
+	_, b := setup(t)
+	stream, err := b.JS().Stream(deadline(t), b.Streams().Out)
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	cfg.Discard, cfg.MaxMsgs = jetstream.DiscardNew, 3
+	_, err = b.JS().UpdateStream(deadline(t), cfg)
+	require.NoError(t, err)
+	o := b.NewOutput(bus.OutputConfig{Job: job("acme", "default", "j"), Attempt: 1, Mode: wire.OutputStored})
+	for i := range 20 {
+		require.NoError(t, o.Emit(deadline(t), stdout(uint64(i+1), int64(i), "x")))
+	}
+	require.Eventually(t, func() bool { return o.Unconfirmed() == 17 }, patience, 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, o.Final(ctx, []byte(result), 21), bus.ErrNotDelivered, "refused is not delivered")
+	cfg.MaxMsgs = -1
+	_, err = b.JS().UpdateStream(deadline(t), cfg)
+	require.NoError(t, err)
+	require.NoError(t, o.Final(deadline(t), []byte(result), 21))
+	got := stored(t, b, "acme", "j")
+	require.Len(t, got.types(), 21)
+	require.Zero(t, got.skipped)
+}
+
+// TestOutputLostAcknowledgements: the line stays up, the stream's answers do not
+// come: after a while the events are sent again, and a reader drops them.
+func TestOutputLostAcknowledgements(t *testing.T) {
+	t.Parallel()
+	s, direct := setup(t)
+	p := startProxy(t, s)
+	b := connect(t, p.url(), func(o *bus.Options) { o.RequestTimeout = 100 * time.Millisecond })
+	o := b.NewOutput(bus.OutputConfig{Job: job("acme", "default", "j"), Attempt: 1, Mode: wire.OutputStored})
+	p.setDeaf(true)
+	for i := range 3 {
+		require.NoError(t, o.Emit(deadline(t), stdout(uint64(i+1), int64(i), "x")))
+	}
+	require.Eventually(t, func() bool { return stored(t, direct, "acme", "j").repeats >= 3 }, patience, 20*time.Millisecond)
+	require.Equal(t, 3, o.Unconfirmed())
+	p.setDeaf(false)
+	require.NoError(t, o.Final(deadline(t), []byte(result), 4))
+	got := stored(t, direct, "acme", "j")
+	require.Len(t, got.types(), 4)
+	require.Zero(t, got.skipped)
+}
+
+// TestFinalOverRestart: a final while the server is down
 // is an error, and arrives when it is back.
 func TestFinalOverRestart(t *testing.T) {
 	t.Parallel()

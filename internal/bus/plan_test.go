@@ -225,7 +225,7 @@ func TestCheckFindsEverything(t *testing.T) {
 		"EXEC_JOBS: max_age is 1h0m0s, wanted unlimited",
 		"EXEC_JOBS: allow_rollup_hdrs is true, wanted false",
 		"EXEC_JOBS: allow_msg_schedules is true, wanted false",
-		"EXEC_JOBS: max_msg_size is 1024, wanted 1048576",
+		"EXEC_JOBS: max_msg_size is 1024, wanted 8388608",
 		"consumer w-default: ack_wait is 5s, wanted 1m0s",
 		"consumer w-default: backoff is 5s, wanted none",
 		"consumer w-default: max_deliver is 3, wanted unlimited",

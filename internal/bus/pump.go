@@ -29,10 +29,14 @@ type pump struct {
 	nc    *nats.Conn
 	log   zerolog.Logger
 	inbox string
-	sub   *nats.Subscription
+	// ackTimeout is how long a stored event may stay without an answer before it
+	// counts as lost on the way.
+	ackTimeout time.Duration
+	sub        *nats.Subscription
 	// budget bounds all windows of the process, for each kind of destination by
 	// itself: a stream that refuses must not hold up replies.
 	budget [2]*semaphore.Weighted
+	bodies payloads
 	kicked chan struct{} // one pending kick is enough
 
 	// disturbances counts what may have cost messages without a reconnect.
@@ -46,9 +50,9 @@ type pump struct {
 	closed bool
 }
 
-func newPump(nc *nats.Conn, log zerolog.Logger) (*pump, error) {
+func newPump(nc *nats.Conn, log zerolog.Logger, ackTimeout time.Duration) (*pump, error) {
 	p := &pump{
-		nc: nc, log: log, inbox: nc.NewInbox(), lanes: map[uint64]*lane{}, asleep: true,
+		nc: nc, log: log, inbox: nc.NewInbox(), ackTimeout: ackTimeout, lanes: map[uint64]*lane{}, asleep: true,
 		budget: [2]*semaphore.Weighted{semaphore.NewWeighted(budgetBytes), semaphore.NewWeighted(budgetBytes)},
 		kicked: make(chan struct{}, 1),
 	}

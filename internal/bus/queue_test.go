@@ -77,7 +77,7 @@ func TestEnqueueFullByBytes(t *testing.T) {
 	s := startServer(t, nil)
 	b := connect(t, s.ClientURL(), nil)
 	cfg := small()
-	cfg.JobsBytes = 1 << 20
+	cfg.JobsBytes, cfg.RequestBytes = 1<<20, 1<<20
 	apply(t, b, cfg)
 	var err error
 	n := 0
@@ -165,7 +165,7 @@ func TestDeadLetterIsCutToFit(t *testing.T) {
 	s := startServer(t, nil)
 	b := connect(t, s.ClientURL(), nil)
 	cfg := small()
-	cfg.RequestBytes = 64 << 10
+	cfg.MessageBytes = 64 << 10
 	apply(t, b, cfg)
 	big := letter("j1", make([]byte, 500<<10))
 	big.Headers = map[string][]string{"X-Big": {strings.Repeat("h", 60<<10)}}
