@@ -44,6 +44,7 @@ func (p *Provider) findCapabilities() (sandbox.Capabilities, error) {
 				"nested pid, mount and ipc namespaces for each job", "read-only root", "no network",
 				"no capabilities", "no_new_privs", "no further user namespaces",
 			},
+			Missing: []string{"system-call filter"},
 		},
 	}
 	if p.config.Cgroup != nil {
