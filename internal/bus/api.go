@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -135,9 +137,7 @@ type write struct {
 // no answer came, and errNotSent when it surely did not leave.
 func (b *Bus) publish(ctx context.Context, w write) (uint64, error) {
 	msg := &nats.Msg{Subject: w.subject, Data: w.data, Header: nats.Header{}}
-	for k, v := range w.header {
-		msg.Header[k] = v
-	}
+	maps.Copy(msg.Header, w.header)
 	msg.Header[headerExpectStream] = []string{w.stream}
 	if w.expect != nil {
 		msg.Header[headerExpectSubjectSeq] = []string{strconv.FormatUint(*w.expect, 10)}
@@ -345,12 +345,7 @@ func hasCode(err error, codes ...int) bool {
 	if !errors.As(err, &apiErr) {
 		return false
 	}
-	for _, c := range codes {
-		if int(apiErr.ErrorCode) == c {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(codes, int(apiErr.ErrorCode))
 }
 
 // cleanHeader copies headers without those that the server acts on.

@@ -35,11 +35,7 @@ func (c Change) String() string {
 	if c.Consumer != "" {
 		where += ", consumer " + c.Consumer
 	}
-	s := fmt.Sprintf("%s: %s", where, c.Action)
-	for _, f := range c.Fields {
-		s += "\n  " + f
-	}
-	return s
+	return strings.Join(append([]string{fmt.Sprintf("%s: %s", where, c.Action)}, c.Fields...), "\n  ")
 }
 
 // Apply creates what is missing and updates what differs and may be updated, and

@@ -166,7 +166,7 @@ func TestPrefixes(t *testing.T) {
 	require.NoError(t, err)
 	o := b.NewOutput(bus.OutputConfig{Job: job("acme", "default", "j"), Attempt: 1, Mode: wire.OutputStored})
 	require.NoError(t, o.Final(deadline(t), []byte(result), 1))
-	require.Equal(t, []string{`1 result "{\"v\":1,\"outcome\":\"exited\"}"`}, stored(t, b, "acme", "j").types())
+	require.Equal(t, []string{`1 result "{\"v\":1,\"outcome\":\"exited\"}"`}, stored(t, b, "j").types())
 }
 
 // TestPermissionErrors: the server refuses silently, the bus counts and tells.
@@ -246,6 +246,6 @@ func TestCloseDeliversWhatIsLeft(t *testing.T) {
 		require.NoError(t, o.Emit(deadline(t), stdout(uint64(i+1), int64(i), "x")))
 	}
 	require.NoError(t, other.Close(deadline(t)))
-	require.Len(t, stored(t, b, "acme", "j").types(), 50)
+	require.Len(t, stored(t, b, "j").types(), 50)
 	require.ErrorIs(t, o.Emit(deadline(t), stdout(51, 50, "x")), bus.ErrClosed)
 }

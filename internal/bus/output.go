@@ -57,10 +57,15 @@ type FinalConfig = OutputConfig
 //
 // Order: after a loss (reconnect, refusal, missing acknowledgement) everything
 // from the first unconfirmed event on is sent again, in order, with its old
-// sequence number. So a reader that takes exactly the event that follows the
-// last one it has, by Exec-Seq, and passes over all others, gets each event once
-// and in order; what it still misses at the result is lost and stands in the
-// result's lost_ranges. The stored stream may hold an event more than once.
+// sequence number. What that means to a reader, by Exec-Seq:
+//
+//   - On the reply subject, drop what is not above the last one seen. A gap is
+//     final there: NATS itself dropped messages for a reader that was too slow.
+//   - In the stored output an event that was refused may stand behind events that
+//     follow it, and they stand behind it once more. Take exactly the event that
+//     follows the last one and pass over all others; what is still missed at the
+//     result is lost and stands in its lost_ranges.
+//
 // Expected-last-subject-sequence is not used: the next event's expectation would
 // be the answer to the one before, a round trip each.
 //

@@ -88,15 +88,15 @@ func subscribe(t *testing.T, nc *nats.Conn, subject string, r *reader) {
 	require.NoError(t, nc.FlushTimeout(patience))
 }
 
-// stored reads a job's stored events through ReadOutput.
-func stored(t *testing.T, b *bus.Bus, tenant, id string) *reader {
+// stored reads the stored events of a job of tenant acme through ReadOutput.
+func stored(t *testing.T, b *bus.Bus, id string) *reader {
 	t.Helper()
 	r := newReader()
 	cursor, more := uint64(0), true
 	for more {
 		var events []bus.StoredEvent
 		var err error
-		events, more, err = b.ReadOutput(deadline(t), tenant, id, cursor, 64)
+		events, more, err = b.ReadOutput(deadline(t), "acme", id, cursor, 64)
 		require.NoError(t, err)
 		for _, ev := range events {
 			require.Greater(t, ev.Cursor, cursor)
@@ -169,7 +169,7 @@ func TestOutputGoesWhereTheModeSays(t *testing.T) {
 					require.Equal(t, "acme."+id, last.Job)
 				}
 			}
-			got := stored(t, b, "acme", id)
+			got := stored(t, b, id)
 			require.Zero(t, got.repeats)
 			if len(tt.stored) == 1 {
 				require.Equal(t, tt.stored, got.types())
@@ -259,7 +259,7 @@ func TestOutput64MiB(t *testing.T) {
 			if mode == wire.OutputReply {
 				<-r.ended
 			} else {
-				r = stored(t, b, "acme", "big")
+				r = stored(t, b, "big")
 			}
 			require.Len(t, r.events, int(next))
 			require.Equal(t, sum, r.output.Sum(nil))
@@ -349,7 +349,7 @@ func TestOutputOverRestarts(t *testing.T) {
 				<-r.ended
 			} else {
 				require.Eventually(t, direct.Connected, patience, 10*time.Millisecond)
-				r = stored(t, direct, "acme", "j")
+				r = stored(t, direct, "j")
 			}
 			require.NoError(t, r.fault)
 			require.Zero(t, r.skipped, "what was sent again came in order")
@@ -442,7 +442,7 @@ func TestOutputWithoutStream(t *testing.T) {
 	require.ErrorIs(t, o.Final(ctx, []byte(result), 2), bus.ErrNotDelivered)
 	apply(t, b, small())
 	require.NoError(t, o.Final(deadline(t), []byte(result), 2))
-	got := stored(t, b, "acme", "j")
+	got := stored(t, b, "j")
 	require.Equal(t, []string{`1 stdout "a"`, `2 result ` + fmt.Sprintf("%q", result)}, got.types())
 }
 
@@ -469,7 +469,7 @@ func TestOutputRefused(t *testing.T) {
 	_, err = b.JS().UpdateStream(deadline(t), cfg)
 	require.NoError(t, err)
 	require.NoError(t, o.Final(deadline(t), []byte(result), 21))
-	got := stored(t, b, "acme", "j")
+	got := stored(t, b, "j")
 	require.Len(t, got.types(), 21)
 	require.Zero(t, got.skipped)
 }
@@ -486,11 +486,11 @@ func TestOutputLostAcknowledgements(t *testing.T) {
 	for i := range 3 {
 		require.NoError(t, o.Emit(deadline(t), stdout(uint64(i+1), int64(i), "x")))
 	}
-	require.Eventually(t, func() bool { return stored(t, direct, "acme", "j").repeats >= 3 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return stored(t, direct, "j").repeats >= 3 }, patience, 20*time.Millisecond)
 	require.Equal(t, 3, o.Unconfirmed())
 	p.setDeaf(false)
 	require.NoError(t, o.Final(deadline(t), []byte(result), 4))
-	got := stored(t, direct, "acme", "j")
+	got := stored(t, direct, "j")
 	require.Len(t, got.types(), 4)
 	require.Zero(t, got.skipped)
 }
@@ -515,7 +515,7 @@ func TestFinalOverRestart(t *testing.T) {
 	require.NoError(t, o.Final(deadline(t), []byte(result), 2))
 	require.Eventually(t, b.Connected, patience, 5*time.Millisecond)
 	require.NoError(t, b.PublishFinal(deadline(t), cfg, []byte(result), 2), "a repeated final")
-	got := stored(t, b, "acme", "j")
+	got := stored(t, b, "j")
 	require.Equal(t, []string{`1 stdout "a"`, `2 result ` + fmt.Sprintf("%q", result)}, got.types())
 	require.Positive(t, got.repeats)
 }

@@ -136,7 +136,7 @@ func (p *pump) flush(ctx context.Context, urgent bool, lanes ...*lane) bool {
 			marks = append(marks, m)
 		}
 	}
-	if len(marks) == 0 {
+	if len(marks) == 0 || !p.nc.IsConnected() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)

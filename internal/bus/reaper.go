@@ -96,7 +96,8 @@ type Delivery struct {
 }
 
 // Fetch waits up to wait (1 ms to 5 s) for up to limit deliveries (1 to 256).
-// None is no error. A message that is on its way when ctx ends comes with the
+// None is no error; without a connection the error comes at once, so pause before
+// the next try. A message that is on its way when ctx ends comes with the
 // next Fetch.
 func (q *ReaperQueue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]*Delivery, error) {
 	q.mu.Lock()
