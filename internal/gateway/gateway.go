@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -177,9 +178,27 @@ func (c call) fail(code int, err error) {
 	if c.req.Reply() == "" {
 		return
 	}
-	if err := c.req.Error(strconv.Itoa(code), wire.Message("%v", err), nil); err != nil {
+	c.sendError(code, wire.Message("%v", err), nil, nil)
+}
+
+// send answers the request. Not through micro.Request: its answer methods may be
+// called only before the handler returns, and ours goes on behind it.
+func (c call) send(body []byte, headers map[string][]string) {
+	msg := &nats.Msg{Subject: c.req.Reply(), Header: headers, Data: body}
+	if err := c.g.nc.PublishMsg(msg); err != nil {
 		c.g.log.Warn().Err(err).Msg("answer not sent")
 	}
+}
+
+// sendError answers with a service error, as micro.Request.Error would.
+func (c call) sendError(code int, text string, body []byte, headers map[string][]string) {
+	all := maps.Clone(headers)
+	if all == nil {
+		all = map[string][]string{}
+	}
+	all[micro.ErrorHeader] = []string{text}
+	all[micro.ErrorCodeHeader] = []string{strconv.Itoa(code)}
+	c.send(body, all)
 }
 
 // answer sends v as JSON.
@@ -189,9 +208,7 @@ func (c call) answer(v any) {
 		c.fail(500, err)
 		return
 	}
-	if err := c.req.Respond(body); err != nil {
-		c.g.log.Warn().Err(err).Msg("answer not sent")
-	}
+	c.send(body, nil)
 }
 
 // The codes of service errors, after HTTP's.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 	"github.com/oklog/ulid/v2"
 
 	"github.com/sallyport/sallyport/internal/bus"
@@ -146,9 +144,7 @@ func (c call) accept(job wire.Job) {
 		return
 	}
 	ev := wire.Event{Type: wire.EventAccepted, Job: job.Key()}
-	if err := c.req.Respond(body, micro.WithHeaders(micro.Headers(ev.Headers()))); err != nil {
-		c.g.log.Warn().Err(err).Msg("answer not sent")
-	}
+	c.send(body, ev.Headers())
 }
 
 // refuse answers with a result that nothing will follow, as a service error too,
@@ -170,10 +166,6 @@ func (c call) refuse(job wire.Job, bad *wire.Invalid) {
 		return
 	}
 	ev := wire.Event{Type: wire.EventResult, Job: job.Key(), Seq: 1}
-	err = c.req.Error(strconv.Itoa(codeInvalid), r.Message, body, micro.WithHeaders(micro.Headers(ev.Headers())))
-	end := nats.NewMsg(c.req.Reply())
-	end.Header = wire.Event{Type: wire.EventEnd, Job: job.Key()}.Headers()
-	if err := errors.Join(err, g.nc.PublishMsg(end)); err != nil {
-		g.log.Warn().Err(err).Msg("answer not sent")
-	}
+	c.sendError(codeInvalid, r.Message, body, ev.Headers())
+	c.send(nil, wire.Event{Type: wire.EventEnd, Job: job.Key()}.Headers())
 }
