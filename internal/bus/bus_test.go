@@ -249,3 +249,39 @@ func TestCloseDeliversWhatIsLeft(t *testing.T) {
 	require.Len(t, stored(t, b, "j").types(), 50)
 	require.ErrorIs(t, o.Emit(deadline(t), stdout(51, 50, "x")), bus.ErrClosed)
 }
+
+func TestSlowConsumersAreCounted(t *testing.T) {
+	t.Parallel()
+	_, b := setup(t)
+	told := make(chan string, 1)
+	slow := connect(t, b.Control().ConnectedUrl(), func(o *bus.Options) {
+		o.OnSlowConsumer = func(subject string) { told <- subject }
+	})
+	sub, err := slow.Control().SubscribeSync("busy")
+	require.NoError(t, err)
+	require.NoError(t, sub.SetPendingLimits(1, 1<<20))
+	for range 5 {
+		require.NoError(t, slow.Control().Publish("busy", nil))
+	}
+	require.NoError(t, slow.Control().FlushTimeout(patience))
+	require.Equal(t, "busy", <-told)
+	require.Positive(t, slow.SlowConsumers())
+}
+
+// TestCloseSaysWhatIsLeft: output that nobody confirms does not hold up a
+// shutdown, and is not passed over in silence.
+func TestCloseSaysWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	b, err := bus.Connect(deadline(t), bus.Options{Servers: s.ClientURL(), Log: zerolog.Nop()})
+	require.NoError(t, err)
+	o := b.NewOutput(bus.OutputConfig{Job: job("acme", "default", "j"), Attempt: 1, Mode: wire.OutputStored})
+	require.NoError(t, o.Emit(deadline(t), stdout(1, 0, "no stream takes it")))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err = b.Close(ctx)
+	require.ErrorIs(t, err, bus.ErrNotDelivered)
+	require.ErrorContains(t, err, "output of 1 jobs")
+	require.Equal(t, []wire.LostRange{{From: 1, To: 1}}, o.Lost())
+	require.True(t, b.Control().IsClosed() && b.Output().IsClosed())
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -299,4 +300,54 @@ func TestCheckMissingConsumer(t *testing.T) {
 	require.True(t, errors.As(err, &check))
 	require.Len(t, check.Findings, 1)
 	require.ErrorContains(t, err, "stream EXEC_JOBS, consumer w-gpu: consumer is missing, wanted filter exec.job.*.gpu.*: run `sallyport streams apply`")
+}
+
+func TestApplySaysWhoIsInTheWay(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	b := connect(t, s.ClientURL(), nil)
+	ctx := deadline(t)
+	_, err := b.JS().CreateStream(ctx, jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"exec.run.>"}})
+	require.NoError(t, err)
+	plan, err := bus.Plan(small())
+	require.NoError(t, err)
+	_, err = b.JS().CreateStream(ctx, plan.Streams[0].Config)
+	require.NoError(t, err)
+	_, err = b.JS().CreateConsumer(ctx, "EXEC_JOBS", jetstream.ConsumerConfig{Durable: "all", AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+	_, err = b.Apply(ctx, plan)
+	require.ErrorContains(t, err, "stream EXEC_RUNS: ")
+	require.ErrorContains(t, err, "another stream takes these subjects")
+	require.ErrorContains(t, err, "stream EXEC_JOBS, consumer w-default: ")
+	require.ErrorContains(t, err, "another consumer takes this queue's messages")
+	err = b.Check(ctx, plan)
+	require.ErrorContains(t, err, "consumer w-default: consumer is missing")
+	require.ErrorContains(t, err, "consumer all: filter_subject is all subjects, wanted nothing that overlaps")
+}
+
+// TestCheckWithoutPermission: the server says nothing to a user who may not ask;
+// the check says which permission that was, and looks at the rest.
+func TestCheckWithoutPermission(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "admin", Password: "p"},
+			{Username: "w", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{
+				Deny: []string{"$JS.API.INFO", "$JS.API.STREAM.INFO.EXEC_RUNS", "$JS.API.CONSUMER.LIST.>"},
+			}}},
+		}
+	})
+	admin := connect(t, s.ClientURL(), func(o *bus.Options) { o.NATS = []nats.Option{nats.UserInfo("admin", "p")} })
+	plan := apply(t, admin, small())
+	b := connect(t, s.ClientURL(), func(o *bus.Options) {
+		o.NATS, o.RequestTimeout = []nats.Option{nats.UserInfo("w", "p")}, 500*time.Millisecond
+	})
+	found, err := b.Inspect(deadline(t), plan)
+	require.ErrorContains(t, err, "look at stream EXEC_RUNS")
+	require.ErrorContains(t, err, "may publish to $JS.API.STREAM.INFO.EXEC_RUNS")
+	require.Len(t, found, 1)
+	require.True(t, found[0].Warning)
+	require.Contains(t, found[0].Remedy, "allow $JS.API.CONSUMER.LIST.EXEC_JOBS")
+	require.Error(t, b.Check(deadline(t), plan), "what cannot be looked at is not good")
+	require.Error(t, b.Pressure(deadline(t)))
 }
