@@ -50,8 +50,9 @@ type initProcess struct {
 func (l *launcher) launch(h *host, slot uint32, lease string, socket, null, group *os.File) (initProcess, error) {
 	p := initProcess{pidfd: -1}
 	attr := &syscall.ProcAttr{
-		// The runtime's own settings: lease init needs one thread and little memory.
-		Env:   []string{"GOMAXPROCS=1", "GOGC=25", "GOTRACEBACK=none"},
+		// The runtime's own settings: little memory; and a processor to spare, or the
+		// runtime takes the only one away from a thread that waits, and wakes another.
+		Env:   []string{"GOMAXPROCS=2", "GOGC=25", "GOTRACEBACK=none"},
 		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), socket.Fd()},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: namespaces,

@@ -68,6 +68,8 @@ func run() {
 	l.build()
 	l.lock()
 	theJob.shared = sharedReport(l)
+	var onStack byte
+	slim(unsafe.Pointer(&theJob), unsafe.Pointer(&inbox), unsafe.Pointer(&onStack))
 	send(&Report{Kind: Ready}, -1, "")
 	for {
 		msg, fds := receive()
