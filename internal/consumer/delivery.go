@@ -203,7 +203,8 @@ func (d *delivery) giveBack(ctx context.Context, delay time.Duration) {
 			return
 		}
 		if !pause.wait(ctx) {
-			break
+			d.c.unsettle(d, "it could not be given back, it returns after the ack wait")
+			return
 		}
 	}
 	d.c.log.Warn().Str("job", d.key).Msg("job not given back, it returns after the ack wait")

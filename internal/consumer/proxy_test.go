@@ -29,6 +29,7 @@ type proxy struct {
 	t      *testing.T
 	to     string
 	frozen atomic.Bool
+	deaf   atomic.Bool // only what the server says is held back
 	thaw   chan struct{}
 	mu     sync.Mutex
 	conns  []net.Conn
@@ -81,12 +82,12 @@ func (p *proxy) accept() {
 		p.mu.Lock()
 		p.conns = append(p.conns, in, out)
 		p.mu.Unlock()
-		p.wg.Go(func() { p.pipe(out, in) })
-		p.wg.Go(func() { p.pipe(in, out) })
+		p.wg.Go(func() { p.pipe(out, in, false) })
+		p.wg.Go(func() { p.pipe(in, out, true) })
 	}
 }
 
-func (p *proxy) pipe(to io.WriteCloser, from io.Reader) {
+func (p *proxy) pipe(to io.WriteCloser, from io.Reader, answers bool) {
 	defer shut(p.t, to)
 	buf := make([]byte, 32<<10)
 	for {
@@ -94,7 +95,7 @@ func (p *proxy) pipe(to io.WriteCloser, from io.Reader) {
 		if err != nil {
 			return
 		}
-		if p.frozen.Load() {
+		if p.frozen.Load() && (answers || !p.deaf.Load()) {
 			<-p.thaw
 		}
 		if _, err := to.Write(buf[:n]); err != nil {
@@ -107,15 +108,7 @@ func TestSelfFenceBehindASilentNetwork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, strings.TrimPrefix(w.ClientURL(), "nats://"))
-	far, err := bus.Connect(t.Context(), bus.Options{Servers: "nats://" + p.Addr().String(), Log: zerolog.Nop(), NATS: []nats.Option{nats.Timeout(time.Second)}})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := far.Close(ctx); err != nil {
-			t.Logf("close: %v", err)
-		}
-	})
+	far := w.busAt(p.Addr().String())
 	r := w.read()
 	cause := make(chan error, 1)
 	h := &handler{}
@@ -162,4 +155,60 @@ func TestSelfFenceBehindASilentNetwork(t *testing.T) {
 	for _, m := range r.results() {
 		require.Equal(t, r.results()[0].Data, m.Data)
 	}
+}
+
+func (w *world) busAt(addr string) *bus.Bus {
+	w.t.Helper()
+	b, err := bus.Connect(w.t.Context(), bus.Options{Servers: "nats://" + addr, Log: zerolog.Nop(), NATS: []nats.Option{nats.Timeout(time.Second)}})
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil {
+			w.t.Logf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// TestClaimWhoseAnswerIsLost: the claim stands at the leader, the worker cannot
+// know it. Nothing was started, so nothing may end as lost.
+func TestClaimWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := newProxy(t, strings.TrimPrefix(w.ClientURL(), "nats://"))
+	p.deaf.Store(true)
+	r := w.read()
+	var tries atomic.Int64
+	h := &handler{}
+	h.run = func(ctx context.Context, a run.Attempt, g run.Gate, _ run.Output) run.Outcome {
+		if tries.Add(1) == 1 {
+			p.frozen.Store(true)
+			err := g.Claim(ctx, "l")
+			if !errors.Is(err, bus.ErrUnknown) {
+				t.Errorf("claim: %v", err)
+			}
+			s, getErr := w.bus.Runs().Get(ctx, "t1", "a")
+			if getErr != nil || s.Record.State != wire.RunClaimed {
+				t.Errorf("the claim does not stand there: %v", getErr)
+			}
+			p.release()
+			return run.Outcome{Abandoned: true, Err: err}
+		}
+		if o := h.start(ctx, a, g); o != nil {
+			return *o
+		}
+		return exited(0)
+	}
+	c, err := consumer.New(w.busAt(p.Addr().String()), h, zerolog.Nop(), w.config("far"))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { require.NoError(t, c.Run(ctx)) })
+	t.Cleanup(func() { cancel(); p.release(); wg.Wait() })
+	w.put(job("a"), trueBody, replyTo(r))
+	res := w.result(r)
+	require.Equal(t, []any{wire.Exited, 1}, []any{res.Outcome, res.Attempt})
+	w.empty()
+	require.Equal(t, 1, h.started(job("a")))
 }

@@ -368,3 +368,39 @@ func TestPullerIgnoresStrangeAnswers(t *testing.T) {
 	eventually(t, 2*time.Second, func() bool { return p.Stats().Strange >= 1 }, "not counted")
 	require.Equal(t, 4, p.Stats().Owed)
 }
+
+func TestPullerAsksAgainAfterALeadershipChange(t *testing.T) {
+	t.Parallel()
+	nc := newBroker(t).connect()
+	js := makeQueues(t, nc, "q")
+	got := make(chan struct{}, 1)
+	cfg := pullFrom("q")
+	cfg.Start = func(_ string, m *nats.Msg, _ *nats.MsgMetadata) { ack(m); got <- struct{}{} }
+	spy, err := nc.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT.>")
+	require.NoError(t, err)
+	p, _ := pull(t, nc, cfg)
+	for _, answer := range []nats.Header{
+		{"Status": {"409"}, "Description": {"Leadership Change"}},
+		{"Status": {"409"}, "Description": {"Server Shutdown"}},
+		{"Status": {"503"}},
+		{"Status": {"400"}, "Description": {"Bad Request"}},
+	} {
+		m, err := spy.NextMsg(3 * time.Second)
+		require.NoError(t, err, "did not ask again")
+		before := p.Stats().Resets
+		// An answer to a request that is void already must not void the next one.
+		for range 2 {
+			require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: answer}))
+		}
+		eventually(t, time.Second, func() bool { return p.Stats().Resets > before }, "not taken")
+		require.NoError(t, nc.Flush())
+		require.Equal(t, before+1, p.Stats().Resets)
+	}
+	publish(t, js, "q", 1)
+	select {
+	case <-got:
+	case <-time.After(3 * time.Second):
+		require.Fail(t, "nothing delivered")
+	}
+	eventually(t, time.Second, func() bool { return p.Ready() == nil }, "not ready")
+}
