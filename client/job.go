@@ -61,8 +61,8 @@ func (j *Job) accepted(ctx context.Context, timeout time.Duration) error {
 		if err != nil {
 			return fmt.Errorf("gateway's answer: %w", err)
 		}
-		if r.Outcome == wire.InvalidJob {
-			return &Refused{Result: *r}
+		if serviceError(msg) != nil {
+			return &Refused{Result: *r} // the gateway's own word, nothing was queued
 		}
 		j.ID, j.early = r.ID, msg
 		return nil
