@@ -42,6 +42,8 @@ type tree struct {
 	absent map[string]bool
 	// broken are writes, by the file's path, that fail.
 	broken map[string]error
+	// beforeMkdir sees each group before it is made.
+	beforeMkdir func(name string)
 	// busy is how often a group still says EBUSY after it is empty.
 	busy int
 	// writes are the successful ones, in their order.
@@ -49,14 +51,15 @@ type tree struct {
 }
 
 type group struct {
-	procs    []int
-	subtree  map[string]bool
-	offered  map[string]bool // only for the root: what the kernel or the container has
-	values   map[string]string
-	current  int64 // memory in use
-	pinned   int64 // of which cannot be freed
-	peak     int64
-	populate int // tasks that only cgroup.events sees
+	procs   []int
+	subtree map[string]bool
+	offered map[string]bool // only for the root: what the kernel or the container has
+	values  map[string]string
+	current int64 // memory in use
+	pinned  int64 // of which cannot be freed
+	peak    int64
+	// once are processes that are listed once more, right after their end.
+	once []int
 }
 
 // newTree has the worker in own ("/" or "/a/b"), alone.
@@ -176,9 +179,10 @@ func (f *tree) read(name string) (string, error) {
 	switch base {
 	case "cgroup.procs":
 		var out strings.Builder
-		for _, pid := range g.procs {
+		for _, pid := range slices.Concat(g.procs, g.once) {
 			fmt.Fprintln(&out, pid)
 		}
+		g.once = nil
 		return out.String(), nil
 	case "cgroup.controllers":
 		return strings.Join(slices.Sorted(maps.Keys(f.available(dir))), " ") + "\n", nil
@@ -214,7 +218,7 @@ func (f *tree) tasks(dir string) int {
 	n := 0
 	for name, g := range f.groups {
 		if name == dir || strings.HasPrefix(name, dir+"/") {
-			n += len(g.procs) + g.populate
+			n += len(g.procs)
 		}
 	}
 	return n
@@ -348,6 +352,9 @@ func (f *tree) enter(g *group, dir, value string) error {
 func (f *tree) Mkdir(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.beforeMkdir != nil {
+		f.beforeMkdir(name)
+	}
 	switch parent := path.Dir(name); {
 	case f.groups[parent] == nil:
 		return fail("mkdir", name, syscall.ENOENT)

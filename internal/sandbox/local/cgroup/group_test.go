@@ -3,6 +3,7 @@ package cgroup_test
 import (
 	"context"
 	"maps"
+	"os/exec"
 	"path"
 	"slices"
 	"strings"
@@ -342,6 +343,25 @@ func TestUsageIsSinceBegin(t *testing.T) {
 	require.Equal(t, int64(9), usage.PidsPeak)
 }
 
+func TestBeginLeavesASmallCacheAlone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ limit, held, left int64 }{
+		"less than a quarter of the limit":  {64 * mib, 15 * mib, 15 * mib},
+		"more than that":                    {64 * mib, 16*mib + 1, 0},
+		"4 MiB under a small limit":         {8 * mib, 4 * mib, 4 * mib},
+		"more than 4 MiB":                   {8 * mib, 4*mib + 1, 0},
+		"anything where nothing is limited": {0, 1 << 40, 1 << 40},
+	} {
+		f := newTree(t, "/app")
+		g, _ := open(t, f)
+		l := lease(t, g, cgroup.Limits{MemoryBytes: c.limit})
+		job := f.at("/app/sallyport/one/5e1f/job")
+		job.current = c.held
+		require.NoError(t, l.Begin())
+		require.Equal(t, c.left, job.current, name)
+	}
+}
+
 func TestPeakThatCannotBeReset(t *testing.T) {
 	t.Parallel()
 	f := newTree(t, "/app")
@@ -403,6 +423,43 @@ func TestEmpty(t *testing.T) {
 	require.Equal(t, []int{100}, f.at("/app/sallyport/one/5e1f/init").procs, "lease init lives on")
 	require.NoError(t, l.Kill())
 	require.Empty(t, f.at("/app/sallyport/one/5e1f/init").procs)
+}
+
+// TestKillWithoutTheKernelsHelp: an old kernel lists processes, and somebody else
+// may be behind a number by the time that it is used.
+func TestKillWithoutTheKernelsHelp(t *testing.T) {
+	t.Parallel()
+	f := newTree(t, "/app")
+	f.absent = set("cgroup.kill")
+	g, _ := open(t, f)
+	l := lease(t, g, cgroup.Limits{Pids: 5})
+	member, stranger := sleeper(t), sleeper(t)
+	job := f.at("/app/sallyport/one/5e1f/job")
+	job.procs = []int{member.Process.Pid, 1, 0}
+	job.once = []int{stranger.Process.Pid}
+	f.writes = nil
+	require.NoError(t, l.KillJob())
+	require.ErrorContains(t, member.Wait(), "killed")
+	require.NoError(t, stranger.Process.Signal(syscall.SIGTERM))
+	require.ErrorContains(t, stranger.Wait(), "terminated", "nobody else was killed")
+	require.Equal(t, []string{"/app/sallyport/one/5e1f/job/pids.max 0"}, f.writes, "nothing is born while it goes on")
+	f.change(func() { job.procs = nil })
+	f.writes = nil
+	require.NoError(t, l.SetLimits(cgroup.Limits{Pids: 5}))
+	require.Contains(t, f.writes, "/app/sallyport/one/5e1f/job/pids.max 5", "the lease can be used again")
+}
+
+func sleeper(t *testing.T) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			require.NoError(t, cmd.Process.Kill())
+			require.Error(t, cmd.Wait())
+		}
+	})
+	return cmd
 }
 
 func TestRemoveRetriesWhileBusyAndIsIdempotent(t *testing.T) {
@@ -495,6 +552,22 @@ func TestLeasesAreFoundAfterARestartInTheSameGroup(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"5e1f"}, ids)
 	require.NoError(t, l.Remove(t.Context()))
+}
+
+// TestOpenWhileAnotherInstanceCloses: the base goes away between two steps.
+func TestOpenWhileAnotherInstanceCloses(t *testing.T) {
+	t.Parallel()
+	for times, works := range map[int]bool{1: true, 4: true, 5: false} {
+		f := newTree(t, "/app")
+		f.beforeMkdir = func(name string) {
+			if times > 0 && name == mount+"/app/sallyport/one" {
+				times--
+				delete(f.groups, mount+"/app/sallyport")
+			}
+		}
+		_, report := cgroup.Open(cgroup.Config{Instance: "one", FS: f})
+		require.Equal(t, works, report.Memory.OK, "%s", report)
+	}
 }
 
 func TestTwoInstancesShareABase(t *testing.T) {

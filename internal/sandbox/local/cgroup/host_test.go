@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -103,11 +104,27 @@ func cleanup(t *testing.T) context.Context {
 // leaves no zombie to a host's init that takes its time.
 func start(t *testing.T, l *cgroup.Lease, script string) *exec.Cmd {
 	t.Helper()
-	var enter strings.Builder
+	return run(t, l, enter(l)+script)
+}
+
+// startBeside is start, but for the namespace's init, which stays outside of the
+// leaf and reaps: its own end does not end the job.
+func startBeside(t *testing.T, l *cgroup.Lease, script string) *exec.Cmd {
+	t.Helper()
+	return run(t, l, "( "+enter(l)+script+" ) & while :; do sleep 0.01; done")
+}
+
+func enter(l *cgroup.Lease) string {
+	var script strings.Builder
 	for i := range l.JobFiles() {
-		fmt.Fprintf(&enter, "echo 0 >&%d || exit 99; ", 3+i)
+		fmt.Fprintf(&script, "echo 0 >&%d || exit 99; ", 3+i)
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", enter.String()+script)
+	return script.String()
+}
+
+func run(t *testing.T, l *cgroup.Lease, script string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
 	cmd.ExtraFiles = l.JobFiles()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	if os.Geteuid() != 0 {
@@ -187,14 +204,15 @@ func TestHostKillsWhatForksAllTheTime(t *testing.T) {
 			limits.Pids = 40
 		}
 		l := newLease(t, g, limits)
-		cmd := start(t, l, `f() { (sleep 0.01; f) & (sleep 0.02) & }; f; f; echo; exec sleep 1000`)
+		cmd := startBeside(t, l, `f() { (sleep 0.01; f) & (sleep 0.02) & }; f; f; exec sleep 1000`)
 		require.Eventually(t, func() bool {
 			empty, _, err := l.Empty()
 			return err == nil && !empty
 		}, 10*time.Second, time.Millisecond)
 		require.NoError(t, l.Kill())
-		require.Error(t, cmd.Wait())
 		requireEmpty(t, l)
+		require.NoError(t, cmd.Process.Kill())
+		require.Error(t, cmd.Wait())
 	})
 }
 
@@ -251,7 +269,14 @@ func TestHostMemoryLimit(t *testing.T) {
 		require.Less(t, usage.MemoryPeakBytes, int64(8*mib))
 		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 256 * mib}), "it can be raised again")
 		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 8 * mib}))
+		require.NoError(t, l.KillJob())
+		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 512 * mib}), "also when nothing counts as written")
 		require.NoError(t, l.SetLimits(cgroup.Limits{}))
+		if !strings.Contains(strings.Join(report.Weaker, "\n"), "swappiness") && strings.HasPrefix(report.Memory.By, "v1") {
+			swappiness, err := os.ReadFile(strings.ReplaceAll(filepath.Join(filepath.Dir(report.Memory.By[3:]), "memory.swappiness"), "*", "lease"))
+			require.NoError(t, err)
+			require.Equal(t, "0\n", string(swappiness))
+		}
 	})
 }
 
@@ -301,6 +326,50 @@ func TestHostMemoryThatCannotBeFreed(t *testing.T) {
 		require.NoError(t, os.Remove(file))
 		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 4 * mib}))
 	})
+}
+
+// failingFS is the host's FS, some of whose writes fail in a test's lease.
+type failingFS struct {
+	cgroup.OS
+	mu *sync.Mutex
+	// fail is how often a write into a file of the job leaf still fails; done
+	// counts those that did not.
+	fail, done map[string]int
+}
+
+func (f failingFS) WriteFile(name, value string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if file, ok := strings.CutPrefix(name[strings.LastIndex(name, "/lease/")+1:], "lease/job/"); ok {
+		if f.fail[file] > 0 {
+			f.fail[file]--
+			return fail("write", name, syscall.EBUSY)
+		}
+		f.done[file]++
+	}
+	return f.OS.WriteFile(name, value)
+}
+
+func TestHostMemoryLimitThatIsBusy(t *testing.T) {
+	t.Parallel()
+	view := failingFS{mu: &sync.Mutex{}, fail: map[string]int{}, done: map[string]int{}}
+	g, report := cgroup.Open(cgroup.Config{Instance: fmt.Sprintf("test-%d-busy", os.Getpid()), FS: view})
+	if g == nil || !strings.HasPrefix(report.Memory.By, "v1") || !report.Pids.OK {
+		t.Logf("memory is not limited by v1 here, or pids not at all: %s", report)
+		return
+	}
+	t.Cleanup(func() { require.NoError(t, g.Close(cleanup(t))) })
+	l := newLease(t, g, cgroup.Limits{MemoryBytes: 64 * mib, Pids: 9})
+	view.fail["memory.limit_in_bytes"] = 1
+	require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 32 * mib, Pids: 9}))
+	require.Equal(t, 1, view.done["memory.force_empty"], "what is cached is dropped, and the limit written again")
+	view.fail["memory.limit_in_bytes"] = 2
+	require.ErrorIs(t, l.SetLimits(cgroup.Limits{MemoryBytes: 8 * mib, Pids: 9}), syscall.EBUSY)
+
+	// Half of the limits are written: the next ones must not trip over them.
+	view.fail["pids.max"] = 1
+	require.ErrorIs(t, l.SetLimits(cgroup.Limits{MemoryBytes: 8 * mib, Pids: 8}), syscall.EBUSY)
+	require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 16 * mib, Pids: 9}))
 }
 
 func TestHostPidsLimit(t *testing.T) {

@@ -68,12 +68,7 @@ func (n *nest) removeUnused() error {
 	return errors.Join(errs...)
 }
 
-func (n *nest) killAll() error {
-	if n.kernelKill && len(n.tops) > 0 && n.tops[0].version == 2 {
-		return n.kill(n.tops)
-	}
-	return n.kill(slices.Concat(n.leaves, n.tops))
-}
+func (n *nest) killAll() error { return n.kill(slices.Concat(n.tops, n.leaves)) }
 
 // kill ends what is in dirs. The v2 tree has everything that any v1 group has, and
 // the kernel's own kill leaves nobody out who is being born; it reaches the groups
