@@ -286,7 +286,7 @@ func (f *followed) wait() *followed {
 		if ev.Attempt > attempt {
 			attempt, seq, f.stdout, f.stderr = ev.Attempt, 0, nil, nil
 		}
-		if f.result == nil && ev.Attempt > 0 {
+		if f.result == nil && ev.Seq > 0 {
 			require.Equal(f.t, seq+1, ev.Seq, "job %s: sequence", f.id)
 		}
 		seq = ev.Seq

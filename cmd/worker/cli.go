@@ -72,6 +72,7 @@ type grammar struct {
 	Streams    streamsCommand    `cmd:"" group:"operate" help:"Create, print or check the streams."`
 	Doctor     doctorCommand     `cmd:"" group:"operate" help:"Show what this host and the NATS server give, and what to do where it is not enough."`
 	Config     configCommand     `cmd:"" group:"operate" help:"Show the effective configuration."`
+	Bench      benchCommand      `cmd:"" group:"operate" help:"Measure our worker against a naive one on this machine."`
 	Version    versionCommand    `cmd:"" group:"operate" help:"Print the version."`
 
 	Demo demoCommand `cmd:"" hidden:"" help:"Show the whole path on a stack of its own, and check it."`

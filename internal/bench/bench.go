@@ -32,7 +32,9 @@ type Options struct {
 	Concurrencies []int
 	// Slots of both workers; default 64.
 	Slots int
-	Out   io.Writer
+	// Only names the one workload to measure; empty means all.
+	Only string
+	Out  io.Writer
 }
 
 const naiveName = "naive"
@@ -64,7 +66,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := streams(ctx, js, o, url, dir); err != nil {
 		return err
 	}
-	ours, err := start(ctx, o, "worker", "--server", url, "--slots", strconv.Itoa(o.Slots), "--state-dir", filepath.Join(dir, "worker"), "--http", "", "--log-level", "warn", "--require", "namespaces")
+	ours, err := start(ctx, o, "worker", "--server", url, "--fleet-slots", strconv.Itoa(o.Slots), "--slots", strconv.Itoa(o.Slots), "--state-dir", filepath.Join(dir, "worker"), "--http", "", "--log-level", "warn", "--require", "namespaces")
 	if err != nil {
 		return err
 	}
@@ -129,6 +131,9 @@ func measure(ctx context.Context, d *driver, o Options) ([]row, error) {
 	}
 	var rows []row
 	for _, w := range loads {
+		if o.Only != "" && o.Only != w.name {
+			continue
+		}
 		for _, c := range o.Concurrencies {
 			if w.bytes > 1<<20 && c > 8 {
 				continue // 64 floods at once measure the machine's memory, not a worker

@@ -165,7 +165,7 @@ func (c call) refuse(job wire.Job, bad *wire.Invalid) {
 		c.fail(codeInvalid, bad)
 		return
 	}
-	ev := wire.Event{Type: wire.EventResult, Job: job.Key(), Seq: 1}
+	ev := wire.Event{Type: wire.EventResult, Job: job.Key()}
 	c.sendError(codeInvalid, r.Message, body, ev.Headers())
 	c.send(nil, wire.Event{Type: wire.EventEnd, Job: job.Key()}.Headers())
 }
