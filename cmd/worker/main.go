@@ -8,15 +8,21 @@ package main
 
 import (
 	"context"
+	"math"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	// First: a process that is a lease's init never comes as far as main.
 	_ "github.com/sallyport/sallyport/internal/sandbox/local/leaseinit"
 )
 
 func main() {
+	// What this process inherited by accident is nobody else's business: no
+	// sandbox starts with it. Kernels that cannot say so are refused later.
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	ctx, hurry := signals()
 	os.Exit(execute(ctx, process{
 		args: os.Args[1:], environ: os.Environ(), root: os.Geteuid() == 0, hurry: hurry,

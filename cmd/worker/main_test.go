@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,7 +21,15 @@ import (
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asSallyport in the environment makes this test binary the program itself.
+const asSallyport = "TEST_AS_SALLYPORT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asSallyport) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is far above what a loaded machine needs, so that only a hang meets it.
 const patience = 60 * time.Second
@@ -216,7 +226,7 @@ func TestJobsThroughDev(t *testing.T) {
 		p := sallyport(t, "run", "--server", url, "--", "fake", "print:out", "err:bad", "exit:7")
 		require.Equal(t, printed{7, "out\n", "bad\n"}, p)
 		p = sallyport(t, "run", "--server", url, "fake", "print:--json", "signal:9")
-		require.Equal(t, 137, p.code)
+		require.Equal(t, 137, p.code, p.stderr)
 		require.Equal(t, "--json\n", p.stdout)
 		require.Contains(t, p.stderr, "signaled, signal SIGKILL")
 		p = withInput(t, "from here", "run", "--server", url, "--stdin", "-", "--", "fake", "cat")
@@ -259,7 +269,9 @@ func TestJobsThroughDev(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(text), &l), text)
 			events = append(events, string(l.Event)+l.Text)
 		}
-		require.Equal(t, []string{"started", "stdoutstored\n", "stderrtoo\n", "result"}, events)
+		require.ElementsMatch(t, []string{"started", "stdoutstored\n", "stderrtoo\n", "result"}, events, "the two streams have no order between them")
+		require.Equal(t, "started", events[0])
+		require.Equal(t, "result", events[3])
 		p = sallyport(t, "status", "--server", url, "one")
 		require.Contains(t, p.stdout, "default.one done: exited, exit code 0")
 		p = sallyport(t, "status", "--server", url, "none")
@@ -298,7 +310,7 @@ func TestJobsThroughDev(t *testing.T) {
 		require.Contains(t, sallyport(t, "quarantine", "ls", "--server", url).stdout, "nothing in quarantine")
 		p := sallyport(t, "run", "--server", url, "--json", "--wall", "100ms", "--grace", "10ms", "--", "fake", "forever", "terminate:unproven", "destroy:never")
 		result, err := wire.DecodeResult([]byte(strings.TrimSpace(p.stdout)))
-		require.NoError(t, err, p.stdout)
+		require.NoError(t, err, p.stdout+p.stderr)
 		require.Equal(t, wire.Quarantined, result.Lease.Disposition)
 		require.Eventually(t, func() bool {
 			return strings.Contains(sallyport(t, "quarantine", "ls", "--server", url).stdout, result.Lease.ID)
@@ -344,4 +356,30 @@ func TestDoctor(t *testing.T) {
 	p = sallyport(t, "doctor", "--server", url, "--json", "--queues", "other")
 	require.Equal(t, exitRefused, p.code)
 	require.Contains(t, p.stdout, `"name":"streams","ok":false,"needed":true`)
+}
+
+// A host without user namespaces: the limit is per user namespace, so a process
+// can take them from itself.
+func TestWorkerWithoutIsolationSaysWhatToDo(t *testing.T) {
+	url := dev(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"`, "sh",
+		self, "worker", "--server", url, "--state-dir", t.TempDir(), "--require", "namespaces")
+	cmd.Env = []string{asSallyport + "=1", "PATH=" + os.Getenv("PATH")}
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
+	reason := "max_user_namespaces"
+	if os.Geteuid() != 0 { // who may map one uid only has too few of them there
+		ids[0].HostID, ids[0].Size = os.Geteuid(), 1
+		reason = "uid_map"
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Equal(t, exitRefused, cmd.ProcessState.ExitCode(), "%s", out)
+	require.Contains(t, string(out), "refusing to start")
+	require.Contains(t, string(out), reason)
+	require.Contains(t, string(out), "sallyport doctor")
 }

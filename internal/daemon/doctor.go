@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/sallyport/sallyport/internal/config"
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/local/cgroup"
-	"github.com/sallyport/sallyport/internal/wire"
 )
 
 // Check is one thing that the doctor looked at.
@@ -102,21 +102,24 @@ func examineGroups(r cgroup.Report) []Check {
 	return checks
 }
 
-// trySandbox runs /bin/true in a sandbox and destroys it.
+// trySandbox runs a program in a sandbox and destroys it.
 func trySandbox(ctx context.Context, provider sandbox.Provider) Check {
-	const patience = 20 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	began := time.Now()
-	detail, err := runTrue(ctx, provider)
+	detail, err := tryProfile(ctx, provider, sandbox.Spec{Profile: "doctor"})
 	if err != nil {
 		return Check{Name: "sandbox", Needed: true, Detail: "a program in a real sandbox: " + err.Error()}
 	}
 	return Check{Name: "sandbox", OK: true, Needed: true, Detail: fmt.Sprintf("a program ran in a real sandbox, its end was proven (%s), all in %s", detail, time.Since(began).Round(time.Millisecond))}
 }
 
-func runTrue(ctx context.Context, provider sandbox.Provider) (detail string, err error) {
-	box, err := provider.Create(ctx, sandbox.Spec{Lease: wire.Token(fmt.Sprintf("doctor-%d", os.Getpid())), Profile: "doctor"})
+// tryProfile makes a sandbox, runs a program in it where it shows the host's own,
+// and destroys it. detail are the kinds of evidence of the program's end.
+func tryProfile(ctx context.Context, provider sandbox.Provider, spec sandbox.Spec) (detail string, err error) {
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	spec.Lease = "probe-" + strings.ToLower(ulid.Make().String())
+	box, err := provider.Create(ctx, spec)
 	if err != nil {
 		return "", err
 	}
@@ -127,7 +130,19 @@ func runTrue(ctx context.Context, provider sandbox.Provider) (detail string, err
 		}
 		err = errors.Join(err, destroyErr)
 	}()
-	run, err := box.Prepare(ctx, sandbox.Process{Argv: []string{"/bin/true"}, Env: []string{"PATH=/usr/bin:/bin"}}, discard{})
+	if spec.Root != "" {
+		return "", nil
+	}
+	return runTrue(ctx, box)
+}
+
+// runTrue runs a shell that forks, which a set-up that is not whole does not
+// survive.
+func runTrue(ctx context.Context, box sandbox.Sandbox) (detail string, err error) {
+	run, err := box.Prepare(ctx, sandbox.Process{
+		Argv: []string{"/bin/sh", "-c", "/bin/true && (exit 0)"}, Env: []string{"PATH=/usr/bin:/bin"},
+		Limits: sandbox.Limits{Pids: 16},
+	}, discard{})
 	if err != nil {
 		return "", err
 	}
@@ -138,10 +153,12 @@ func runTrue(ctx context.Context, provider sandbox.Provider) (detail string, err
 	switch {
 	case err != nil:
 		return "", err
+	case end.StartError != nil:
+		return "", fmt.Errorf("/bin/sh: %s", end.StartError.Reason)
 	case end.Exit == nil || *end.Exit != (sandbox.Exit{}):
-		return "", fmt.Errorf("/bin/true ended with %+v", end.Exit)
+		return "", fmt.Errorf("/bin/sh ended with %+v", end.Exit)
 	case !end.Proof.Proven:
-		return "", errors.New("its end is not proven")
+		return "", errors.New("the end of /bin/sh is not proven")
 	}
 	var kinds []string
 	for _, e := range end.Proof.Evidence {

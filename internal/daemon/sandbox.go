@@ -92,7 +92,27 @@ func (s *sandboxes) openLocal(ctx context.Context, cfg *config.Config, inst *Ins
 	if err := requireHost(cfg.Require, provider.Capabilities()); err != nil {
 		return nil, errors.Join(err, provider.Close())
 	}
+	caps := provider.Capabilities()
+	_, missing := isolation(caps)
+	log.Info().Str("isolation", caps.Isolation.Level).Strs("applied", caps.Isolation.Applied).Strs("missing", missing).Msg("isolation of this host")
 	return provider, nil
+}
+
+// probe makes a local sandbox of each profile, and runs a program where the
+// host's own are visible: settings say what should work, only doing it says what
+// does.
+func (s *sandboxes) probe(ctx context.Context, cfg *config.Config) error {
+	for _, name := range cfg.ProfileNames() {
+		p := cfg.Profiles[name]
+		if p.Provider != providerLocal {
+			continue
+		}
+		provider := s.providers[p.Provider]
+		if _, err := tryProfile(ctx, provider, poolProfile(p, provider).Spec); err != nil {
+			return fmt.Errorf("%w: profile %s: a sandbox on this host: %w\n  see: sallyport doctor", ErrRefused, name, err)
+		}
+	}
+	return nil
 }
 
 // closeGroup removes the control groups; the last processes may take a moment to

@@ -68,8 +68,8 @@ type worker struct {
 	metrics   *observe.Set
 }
 
-func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build, inst *Instance, b *bus.Bus) (w *worker, err error) {
-	w = &worker{cfg: cfg, bus: b}
+func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build, inst *Instance, b *bus.Bus) (_ *worker, err error) {
+	w := &worker{cfg: cfg, bus: b}
 	if w.metrics, err = observe.NewSet(build.Version); err != nil {
 		return nil, err
 	}
@@ -81,6 +81,9 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 			err = errors.Join(err, w.sandboxes.close())
 		}
 	}()
+	if err := w.sandboxes.probe(ctx, cfg); err != nil {
+		return nil, err
+	}
 	ref := wire.WorkerRef{ID: inst.Worker, Version: build.Version}
 	if w.pool, err = newPool(cfg, w.sandboxes.providers, quarantiner{b.Quarantines(), inst.Worker}, log); err != nil {
 		return nil, err
