@@ -39,7 +39,7 @@ type box struct {
 	// goroutines are to end although it is not, lost as the contract says.
 	gone, released, lost chan struct{}
 	releaseOnce          sync.Once
-	// ending is held by the one that destroys.
+	// ending is held by the one that creates or destroys.
 	ending chan struct{}
 	proof  sandbox.Proof // of the end; guarded by ending
 
@@ -60,16 +60,19 @@ type reply struct {
 var _ sandbox.Sandbox = (*box)(nil)
 
 func newBox(p *Provider, spec sandbox.Spec) *box {
-	return &box{
+	b := &box{
 		provider: p, spec: spec,
 		replies: make(chan reply, 4),
 		gone:    make(chan struct{}), released: make(chan struct{}), lost: make(chan struct{}),
 		ending: make(chan struct{}, 1),
 	}
+	b.ending <- struct{}{} // until create has ended
+	return b
 }
 
 // create makes lease init and waits until it is ready.
 func (b *box) create(ctx context.Context) error {
+	defer func() { <-b.ending }()
 	p := b.provider
 	setup, err := b.setup()
 	if err != nil {
@@ -103,8 +106,7 @@ func (b *box) create(ctx context.Context) error {
 	if err := b.conn.send(setup.Encode(), groups...); err != nil {
 		return fmt.Errorf("send set-up: %w", err)
 	}
-	_, err = b.answer(ctx, leaseinit.Ready)
-	return err
+	return b.answer(ctx, leaseinit.Ready)
 }
 
 func (b *box) setup() (leaseinit.Setup, error) {
@@ -160,7 +162,9 @@ func (b *box) receive() {
 		report, about, ok := leaseinit.DecodeReport(buf[:n])
 		if !ok || !b.dispatch(reply{report, about, passed}) {
 			b.breakDown(sandbox.Errorf(sandbox.Protocol, "receive", "lease init says what makes no sense"))
-			_ = b.initFD.signal(unix.SIGKILL)
+			if err := b.initFD.signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				b.provider.log.Error().Err(err).Str("lease", b.spec.Lease).Msg("cannot kill a lease init that makes no sense")
+			}
 		}
 	}
 	b.breakDown(sandbox.Errorf(sandbox.Gone, "receive", "lease init has ended"))
@@ -231,20 +235,20 @@ func (b *box) reap() error {
 }
 
 // answer waits for lease init's answer of the wanted kind.
-func (b *box) answer(ctx context.Context, want leaseinit.ReportKind) (leaseinit.Report, error) {
+func (b *box) answer(ctx context.Context, want leaseinit.ReportKind) error {
 	select {
 	case r := <-b.replies:
-		return r.report, r.check(want)
+		return r.check(want)
 	case <-b.gone:
 		// What it said last is why.
 		select {
 		case r := <-b.replies:
-			return r.report, r.check(want)
+			return r.check(want)
 		default:
-			return leaseinit.Report{}, errors.New("lease init ended without a word")
+			return errors.New("lease init ended without a word")
 		}
 	case <-ctx.Done():
-		return leaseinit.Report{}, fmt.Errorf("lease init does not answer: %w", context.Cause(ctx))
+		return fmt.Errorf("lease init does not answer: %w", context.Cause(ctx))
 	}
 }
 
@@ -314,7 +318,7 @@ func (b *box) Reset(ctx context.Context) error {
 	if err := b.conn.send(leaseinit.EncodeReset()); err != nil {
 		return b.unusable("reset", fmt.Errorf("ask lease init: %w", err))
 	}
-	if _, err := b.answer(ctx, leaseinit.WasReset); err != nil {
+	if err := b.answer(ctx, leaseinit.WasReset); err != nil {
 		return b.unusable("reset", err)
 	}
 	b.mu.Lock()
@@ -418,12 +422,15 @@ func (b *box) endInit(ctx context.Context) error {
 func (b *box) letGo() {
 	b.releaseOnce.Do(func() {
 		close(b.released)
+		var errs []error
 		if b.conn != nil {
-			_ = b.conn.close()
+			errs = append(errs, b.conn.close())
 		}
 		if b.init != nil {
-			_ = b.init.Close()
-			_ = b.initFD.close()
+			errs = append(errs, b.init.Close(), b.initFD.close())
+		}
+		if err := errors.Join(errs...); err != nil {
+			b.provider.log.Warn().Err(err).Str("lease", b.spec.Lease).Msg("cannot let go of a sandbox")
 		}
 	})
 }

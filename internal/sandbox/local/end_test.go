@@ -108,10 +108,12 @@ func TestTerminateShortens(t *testing.T) {
 	r, rec := begin(t, box, shell("trap '' TERM; echo up; while :; do sleep 0.01; done"))
 	awaitOutput(t, rec)
 	var first sync.WaitGroup
-	first.Go(func() { _, _ = r.Terminate(t.Context(), time.Hour) })
+	var firstErr error
+	first.Go(func() { _, firstErr = r.Terminate(t.Context(), time.Hour) })
 	_, err := r.Terminate(t.Context(), 10*time.Millisecond)
 	require.NoError(t, err)
 	first.Wait()
+	require.NoError(t, firstErr)
 	finish(t, box, r, rec)
 	// After the end it is the same answer.
 	proof, err := r.Terminate(t.Context(), 0)
@@ -355,7 +357,7 @@ func children(t testing.TB, pid string) []int {
 	data, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
 	require.NoError(t, err)
 	var pids []int
-	for _, f := range strings.Fields(string(data)) {
+	for f := range strings.FieldsSeq(string(data)) {
 		n, err := strconv.Atoi(f)
 		require.NoError(t, err)
 		pids = append(pids, n)
@@ -412,4 +414,66 @@ func sleeper(ctx context.Context, p *local.Provider) error {
 		return fmt.Errorf("end %+v", end)
 	}
 	return nil
+}
+
+// TestUnkillable has a process that the kernel cannot end: frozen by a version 1
+// freezer, it is in a sleep that no signal ends, as one that waits for a dead
+// network file system is.
+func TestUnkillable(t *testing.T) {
+	const freezer = "/sys/fs/cgroup/freezer"
+	group := freezer + "/sallyport-test-" + newLease()[:8]
+	if os.Mkdir(group, 0o755) != nil {
+		t.Logf("not tested: this host has no %s that we may use", freezer)
+		return
+	}
+	t.Cleanup(func() {
+		require.Eventually(t, func() bool { return os.Remove(group) == nil }, patience, 5*time.Millisecond)
+	})
+	write := func(file, value string) {
+		require.NoError(t, os.WriteFile(group+"/"+file, []byte(value), 0o644))
+	}
+	each(t, func(t *testing.T, p *local.Provider) {
+		box := create(t, p)
+		r, rec := begin(t, box, shell("sleep 1000 & echo up; wait"))
+		awaitOutput(t, rec)
+		require.Eventually(t, func() bool { return victim(t, box) != 0 }, patience, time.Millisecond)
+		write("freezer.state", "FROZEN")
+		write("cgroup.procs", strconv.Itoa(victim(t, box)))
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		_, err := r.Terminate(ctx, 0)
+		require.Equal(t, sandbox.Ambiguous, sandbox.KindOf(err))
+		end, err := r.Wait(ctx)
+		require.Error(t, err)
+		require.False(t, end.Proof.Proven)
+		require.Error(t, box.Reset(t.Context()))
+		// Nor can the lease be destroyed.
+		_, err = box.Destroy(ctx)
+		require.Error(t, err)
+		write("freezer.state", "THAWED")
+		requireGone(t, box)
+		end, err = r.Wait(t.Context())
+		require.NoError(t, err)
+		require.True(t, end.Proof.Proven)
+	})
+}
+
+// victim is the pid of a sleep in the sandbox, or 0.
+func victim(t testing.TB, box sandbox.Sandbox) int {
+	t.Helper()
+	pids := children(t, box.Handle().Detail["pid"])
+	for len(pids) > 0 {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pids[0]))
+		if err == nil && string(name) == "sleep\n" {
+			return pids[0]
+		}
+		var below []int
+		for _, pid := range pids {
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+				below = append(below, children(t, strconv.Itoa(pid))...)
+			}
+		}
+		pids = below
+	}
+	return 0
 }

@@ -143,9 +143,14 @@ func (p *Provider) endForeign(ctx context.Context, r record) (sandbox.Evidence, 
 	if err != nil || process == nil {
 		return evidence, err
 	}
-	defer func() { _ = process.close() }()
+	evidence, err = endProcess(ctx, process, r.Pid)
+	return evidence, errors.Join(err, process.close())
+}
+
+// endProcess kills a lease init and waits for its end.
+func endProcess(ctx context.Context, process *pidfd, pid int) (evidence sandbox.Evidence, err error) {
 	if err := process.signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return evidence, sandbox.Errorf(sandbox.Unavailable, "destroy", "kill lease init %d: %w", r.Pid, err)
+		return evidence, sandbox.Errorf(sandbox.Unavailable, "destroy", "kill lease init %d: %w", pid, err)
 	}
 	for {
 		// A pidfd tells the end of a process whose parent has not waited for it, too.
@@ -156,11 +161,11 @@ func (p *Provider) endForeign(ctx context.Context, r record) (sandbox.Evidence, 
 		if ended {
 			return sandbox.Evidence{
 				Kind:   sandbox.EvidencePidfd,
-				Detail: fmt.Sprintf("lease init %d was killed and has ended, and with it its pid namespaces", r.Pid),
+				Detail: fmt.Sprintf("lease init %d has ended, and with it its pid namespaces", pid),
 			}, nil
 		}
 		if err := pause(ctx, foreignPause); err != nil {
-			return evidence, sandbox.Errorf(sandbox.Busy, "destroy", "lease init %d does not end: %w", r.Pid, err)
+			return evidence, sandbox.Errorf(sandbox.Busy, "destroy", "lease init %d does not end: %w", pid, err)
 		}
 	}
 }
@@ -178,7 +183,7 @@ func openVerified(r record) (*pidfd, sandbox.Evidence, error) {
 		return nil, gone, sandbox.Errorf(sandbox.Unavailable, "destroy", "open process %d: %w", r.Pid, err)
 	}
 	process := newPidfd(fd)
-	_, start, err := procStat(r.Pid)
+	start, err := startTime(r.Pid)
 	if err == nil && start == r.Start {
 		return process, gone, nil
 	}
@@ -198,7 +203,10 @@ func (p *Provider) lookForeign(r record) (sandbox.Evidence, error) {
 			return sandbox.Evidence{}, sandbox.Errorf(sandbox.Busy, "destroy", "lease %s: its worker lives and has not noted a process", r.Lease)
 		}
 		if err == nil {
-			defer func() { _ = lock.Close() }()
+			err = lock.Close()
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return sandbox.Evidence{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "lock of instance %s: %w", r.Instance, err)
 		}
 	}
 	entries, err := os.ReadDir("/proc")

@@ -21,6 +21,9 @@ const (
 	// nobody: 0x70000000 to 0x7fffffff.
 	firstRange = 0x70000000
 	ranges     = 0x1000 - 1
+	// copyBytes is the size up to which a file is copied into the sandbox's root.
+	// The cache of the dynamic linker, by far the largest, has some tens of KiB.
+	copyBytes = 128 << 10
 )
 
 // host is what has to be known of the host before a sandbox can be made.
@@ -87,7 +90,7 @@ func freeRanges(uidMap string) (base, count uint32) {
 // same.
 func (h *host) slot(lease string, taken map[uint32]bool) (uint32, error) {
 	if !h.root {
-		return uint32(len(taken)), nil
+		return 0, nil
 	}
 	if h.rangeCount == 0 {
 		return 0, errors.New("no 65,536 uids above 65,535 are mapped where the worker runs (see /proc/self/uid_map): run it as an ordinary user, or map more uids into its container")
@@ -111,9 +114,8 @@ func hostView() []leaseinit.Op {
 	ops = append(ops, leaseinit.Op{Kind: leaseinit.OpDir, Path: "/etc"})
 	made := map[string]bool{"/etc": true}
 	for _, path := range []string{
-		"/etc/alternatives", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/ld.so.cache", "/etc/ld.so.conf",
-		"/etc/ld.so.conf.d", "/etc/localtime", "/etc/pki/ca-trust/extracted", "/etc/pki/tls/certs", "/etc/protocols",
-		"/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
+		"/etc/alternatives", "/etc/crypto-policies", "/etc/ld.so.cache", "/etc/localtime", "/etc/pki/ca-trust/extracted",
+		"/etc/pki/tls/certs", "/etc/protocols", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
 	} {
 		if _, err := os.Lstat(path); err == nil {
 			ops = parents(ops, made, filepath.Dir(path))
@@ -186,6 +188,8 @@ func show(ops []leaseinit.Op, source, path string) []leaseinit.Op {
 		return append(ops, leaseinit.Op{Kind: leaseinit.OpLink, Path: path, Arg: target})
 	case mode.IsDir():
 		ops = append(ops, leaseinit.Op{Kind: leaseinit.OpDir, Path: path})
+	case mode.IsRegular() && info.Size() <= copyBytes && strings.HasPrefix(path, "/etc/"):
+		return append(ops, leaseinit.Op{Kind: leaseinit.OpCopy, Path: path, Arg: source})
 	case mode.IsRegular():
 		ops = append(ops, leaseinit.Op{Kind: leaseinit.OpFile, Path: path})
 	default:
@@ -225,8 +229,8 @@ func basePath(view []leaseinit.Op) (string, error) {
 }
 
 func resolved(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
 	}
 	return path
 }

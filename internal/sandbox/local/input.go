@@ -40,7 +40,7 @@ func newInput(source io.Reader, null *os.File) (*input, *os.File, error) {
 	theirs := os.NewFile(uintptr(fds[0]), "input")
 	if size > pipeBytes {
 		// Best effort: the more fits, the fewer turns.
-		_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, floodPipe)
+		_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, floodPipe) //nolint:errcheck // see above
 	}
 	ours, err := pollable(fds[1], "input")
 	if err != nil {
@@ -48,7 +48,9 @@ func newInput(source io.Reader, null *os.File) (*input, *os.File, error) {
 	}
 	in := &input{source: source, file: ours}
 	if size > 0 && size <= pipeBytes {
-		in.copy()
+		if err := in.copy(); err != nil {
+			return nil, nil, errors.Join(err, theirs.Close())
+		}
 		in.file = nil
 	}
 	return in, theirs, nil
@@ -57,17 +59,26 @@ func newInput(source io.Reader, null *os.File) (*input, *os.File, error) {
 // pending says whether there is something to copy.
 func (in *input) pending() bool { return in.file != nil }
 
-// copy copies the source and closes the pipe. A reader that goes away is no error.
-func (in *input) copy() {
-	_, _ = io.CopyBuffer(onlyWriter{in.file}, onlyReader{in.source}, make([]byte, inputBytes))
-	_ = in.file.Close()
+// copy copies the source and closes the pipe. A reader that goes away is no error,
+// nor is the end of the run.
+func (in *input) copy() error {
+	_, err := io.CopyBuffer(onlyWriter{in.file}, onlyReader{in.source}, make([]byte, inputBytes))
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, os.ErrClosed) {
+		err = nil
+	}
+	return errors.Join(err, in.close())
 }
 
 // close ends a copy that waits for the job.
-func (in *input) close() {
-	if in.file != nil {
-		_ = in.file.Close()
+func (in *input) close() error {
+	if in.file == nil {
+		return nil
 	}
+	err := in.file.Close()
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // onlyWriter and onlyReader hide what io.CopyBuffer would use to copy without its

@@ -21,23 +21,29 @@ const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | u
 // runtime's threads, leases would die when the runtime ends that thread.
 type launcher struct {
 	requests chan func()
+	quit     chan struct{}
 }
 
 func newLauncher(all *sync.WaitGroup) *launcher {
-	l := &launcher{requests: make(chan func())}
+	l := &launcher{requests: make(chan func()), quit: make(chan struct{})}
 	all.Go(func() {
 		// Never unlocked: the thread ends with the goroutine, and what it forked
 		// with it.
 		runtime.LockOSThread()
-		for request := range l.requests {
-			request()
+		for {
+			select {
+			case request := <-l.requests:
+				request()
+			case <-l.quit:
+				return
+			}
 		}
 	})
 	return l
 }
 
-// close ends the thread. Nobody may launch any more.
-func (l *launcher) close() { close(l.requests) }
+// close ends the thread. It is called once.
+func (l *launcher) close() { close(l.quit) }
 
 // initProcess is a lease init that was forked.
 type initProcess struct {
@@ -66,10 +72,15 @@ func (l *launcher) launch(h *host, slot uint32, lease string, socket, null, grou
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(group.Fd())
 	}
 	done := make(chan error)
-	l.requests <- func() {
+	fork := func() {
 		pid, err := syscall.ForkExec("/proc/self/exe", []string{leaseinit.Marker, lease}, attr)
 		p.pid = pid
 		done <- err
+	}
+	select {
+	case l.requests <- fork:
+	case <-l.quit:
+		return initProcess{}, errors.New("start lease init: the provider is closed")
 	}
 	if err := <-done; err != nil {
 		return initProcess{}, fmt.Errorf("start lease init: %w%s", err, launchHint(err))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -131,8 +132,9 @@ func TestDestroy(t *testing.T) {
 		handles, err = p.Inventory(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, handles)
-		_, err = r.Wait(t.Context())
-		_ = err // the run was cut off; what counts is that Wait returns
+		end, err := r.Wait(t.Context())
+		require.NoError(t, err)
+		require.True(t, end.Proof.Proven)
 		select {
 		case <-box.Lost():
 			t.Fatal("a sandbox that was destroyed is not lost")
@@ -147,12 +149,8 @@ func TestDestroyForeign(t *testing.T) {
 	handle := func(change map[string]string) sandbox.Handle {
 		h := box.Handle()
 		detail := map[string]string{}
-		for k, v := range h.Detail {
-			detail[k] = v
-		}
-		for k, v := range change {
-			detail[k] = v
-		}
+		maps.Copy(detail, h.Detail)
+		maps.Copy(detail, change)
 		h.Lease, h.Detail = newLease(), detail
 		return h
 	}
@@ -258,7 +256,9 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 	require.NoError(t, p.Close())
 	for _, r := range runs {
-		_, _ = r.Wait(t.Context())
+		end, err := r.Wait(t.Context())
+		require.NoError(t, err)
+		require.True(t, end.Proof.Proven)
 	}
 	require.Equal(t, before, look(t))
 	require.Empty(t, leaseInits(t, prefix))
@@ -313,7 +313,7 @@ func TestWorkerKilled(t *testing.T) {
 		// not executed its program yet does, too.
 		require.GreaterOrEqual(t, len(leaseInits(t, filepath.Base(dir))), 5)
 		require.NoError(t, worker.Process.Signal(syscall.SIGKILL))
-		_ = worker.Wait()
+		require.ErrorContains(t, worker.Wait(), "signal: killed")
 		if round%2 == 0 {
 			require.Eventually(t, func() bool { return len(leaseInits(t, filepath.Base(dir))) == 0 },
 				patience, time.Millisecond)
@@ -337,9 +337,7 @@ func TestUnprivileged(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	tmp, err := os.MkdirTemp("", "sallyport-user-")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(tmp)) })
+	tmp := openDir(t)
 	const nobody = 65534
 	require.NoError(t, os.Chown(tmp, nobody, nobody))
 	tests := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^Test", "-test.v", "-test.shuffle=on")

@@ -47,6 +47,9 @@ func (p *Provider) findCapabilities() (sandbox.Capabilities, error) {
 			Missing: []string{"system-call filter"},
 		},
 	}
+	if !p.host.root {
+		c.Isolation.Missing = append(c.Isolation.Missing, "a uid for each lease: all have the worker's, and its supplementary groups")
+	}
 	if p.config.Cgroup != nil {
 		c.Isolation.Level = "namespaces+cgroup"
 		var err error

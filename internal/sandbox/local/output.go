@@ -29,11 +29,21 @@ const (
 
 type chunk [chunkBytes]byte
 
+// chunkPool keeps buffers between runs.
+type chunkPool struct{ sync.Pool }
+
+func (p *chunkPool) take() *chunk {
+	if c, ok := p.Get().(*chunk); ok {
+		return c
+	}
+	return new(chunk)
+}
+
 // output reads one output stream of a run.
 type output struct {
 	stream sandbox.Stream
 	file   *os.File
-	pool   *sync.Pool
+	pool   *chunkPool
 
 	// total counts the bytes that were read.
 	total atomic.Int64
@@ -46,7 +56,7 @@ type output struct {
 }
 
 // newOutput makes the pipe of a stream and returns the writer's end, too.
-func newOutput(stream sandbox.Stream, pool *sync.Pool) (*output, *os.File, error) {
+func newOutput(stream sandbox.Stream, pool *chunkPool) (*output, *os.File, error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, fmt.Errorf("make an output pipe: %w", err)
@@ -64,7 +74,7 @@ func newOutput(stream sandbox.Stream, pool *sync.Pool) (*output, *os.File, error
 // then stop is called. The first piece goes at once, what follows within joinTime
 // is joined.
 func (o *output) copy(sink sandbox.Sink, stop func()) {
-	buf := o.pool.Get().(*chunk)
+	buf := o.pool.take()
 	defer o.pool.Put(buf)
 	n, flooded := 0, false
 	var last time.Time
@@ -138,7 +148,7 @@ func (o *output) writersGone() {
 	defer o.mu.Unlock()
 	o.dead = true
 	if !o.stopped {
-		_ = o.file.SetReadDeadline(time.Now().Add(eofTime))
+		o.interrupt(time.Now().Add(eofTime))
 	}
 }
 
@@ -148,14 +158,24 @@ func (o *output) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stopped = true
-	_ = o.file.SetReadDeadline(time.Unix(1, 0))
+	o.interrupt(time.Unix(1, 0))
+}
+
+// interrupt ends a waiting read at t. It cannot fail for a pipe in the poller,
+// except when it is closed, and then no read waits.
+func (o *output) interrupt(t time.Time) {
+	_ = o.file.SetReadDeadline(t) //nolint:errcheck // see above
 }
 
 // enlarge makes the pipe larger, if the kernel lets us.
 func (o *output) enlarge() {
-	if raw, err := o.file.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, floodPipe) })
+	raw, err := o.file.SyscallConn()
+	if err != nil {
+		return
 	}
+	_ = raw.Control(func(fd uintptr) { //nolint:errcheck // a small pipe is no error
+		_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, floodPipe) //nolint:errcheck // a small pipe is no error
+	})
 }
 
-func (o *output) close() { _ = o.file.Close() }
+func (o *output) close() error { return o.file.Close() }

@@ -58,7 +58,7 @@ func candidates(name string, env []string) []string {
 		}
 	}
 	var paths []string
-	for _, dir := range strings.Split(list, ":") {
+	for dir := range strings.SplitSeq(list, ":") {
 		if len(paths) == maxCandidates {
 			break
 		}

@@ -60,7 +60,7 @@ type Provider struct {
 	launcher     *launcher
 	state        *state
 	null         *os.File
-	buffers      sync.Pool
+	buffers      chunkPool
 	// runs counts goroutines of sandboxes and runs.
 	runs sync.WaitGroup
 
@@ -88,7 +88,6 @@ func New(config Config) (*Provider, error) {
 		config.TmpBytes = defaultTmpBytes
 	}
 	p := &Provider{config: config, log: config.Log, boxes: map[string]*box{}, ranges: map[uint32]bool{}}
-	p.buffers.New = func() any { return new(chunk) }
 	var err error
 	if p.host, err = inspectHost(); err != nil {
 		return nil, fmt.Errorf("local provider: %w", err)
@@ -236,7 +235,7 @@ func cleanup(ctx context.Context, timeout time.Duration) (context.Context, conte
 // ownContext is a context for what has no caller whose context it could take: the
 // settling of a run, which goes on when nobody waits for it, and Close.
 func ownContext(timeout time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), timeout)
+	return context.WithTimeout(context.Background(), timeout) //nolint:forbidigo // see above
 }
 
 // token is the form of names that come from outside and end up in a path.
@@ -246,7 +245,7 @@ func token(s string) bool {
 	}
 	for i := range len(s) {
 		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
 			return false
 		}
 	}

@@ -212,14 +212,14 @@ func (r *run) awaitGate(ctx context.Context) error {
 	for waiting := false; !waiting || r.stub == nil; {
 		select {
 		case e := <-r.events:
-			switch e.report.Kind {
-			case leaseinit.Forked:
+			if e.report.Kind == leaseinit.Forked {
 				r.stub = newPidfd(e.pidfd)
-			case leaseinit.Waiting:
-				waiting = true
-			default:
-				return e.check(leaseinit.Waiting)
+				continue
 			}
+			if err := e.check(leaseinit.Waiting); err != nil {
+				return err
+			}
+			waiting = true
 		case <-r.box.gone:
 			return errors.New("lease init ended during the preparation")
 		case <-ctx.Done():
@@ -233,25 +233,38 @@ func (r *run) awaitGate(ctx context.Context) error {
 // again.
 func (r *run) abort() {
 	if r.stub != nil {
-		_ = r.stub.signal(unix.SIGKILL)
-		_ = r.stub.close()
+		r.signal(unix.SIGKILL)
 	}
-	r.closeStreams()
+	err := r.closeAll()
 	r.mu.Lock()
-	r.gate, r.err = gateShut, sandbox.Errorf(sandbox.Unavailable, "wait", "the run was not prepared")
+	r.gate = gateShut
+	r.err = errors.Join(sandbox.Errorf(sandbox.Unavailable, "wait", "the run was not prepared"), err)
 	r.mu.Unlock()
 	close(r.proved)
 	close(r.done)
 }
 
-func (r *run) closeStreams() {
+// closeAll closes what the worker holds of the run.
+func (r *run) closeAll() error {
+	var errs []error
 	for _, out := range r.outputs {
 		if out != nil {
-			out.close()
+			errs = append(errs, out.close())
 		}
 	}
 	if r.input != nil {
-		r.input.close()
+		errs = append(errs, r.input.close())
+	}
+	if r.stub != nil {
+		errs = append(errs, r.stub.close())
+	}
+	return errors.Join(errs...)
+}
+
+// signal sends sig to the stub. One that has ended needs none.
+func (r *run) signal(sig unix.Signal) {
+	if err := r.stub.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		r.box.provider.log.Warn().Err(err).Str("lease", r.box.spec.Lease).Int("signal", int(sig)).Msg("cannot signal a run")
 	}
 }
 
@@ -282,9 +295,17 @@ func (r *run) Open(context.Context) error {
 		r.readers.Go(func() { out.copy(r.sink, stop) })
 	}
 	if r.input.pending() {
-		r.box.provider.runs.Go(r.input.copy)
+		r.box.provider.runs.Go(r.feed)
 	}
 	return nil
+}
+
+// feed copies the input. An input that breaks off is the caller's fault and only
+// its process's problem.
+func (r *run) feed() {
+	if err := r.input.copy(); err != nil {
+		r.box.provider.log.Warn().Err(err).Str("lease", r.box.spec.Lease).Msg("the input of a run broke off")
+	}
 }
 
 // Wait waits for the end.

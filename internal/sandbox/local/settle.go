@@ -37,8 +37,7 @@ func (r *run) settle() {
 	r.mu.Unlock()
 	close(r.proved)
 
-	outErr := r.finishStreams()
-	_ = r.stub.close()
+	outErr := errors.Join(r.finishStreams(), r.closeAll())
 	r.mu.Lock()
 	r.noteOutput()
 	if r.end.Started == sandbox.StartedYes && r.end.Exit == nil && reaped != nil && syscall.WaitStatus(reaped.StubStatus).Signaled() {
@@ -60,9 +59,13 @@ func (r *run) giveUp() {
 	r.err = sandbox.Errorf(sandbox.Ambiguous, "wait", "the provider was closed before the run's end was proven")
 	r.mu.Unlock()
 	close(r.proved)
-	r.closeStreams()
+	for _, out := range r.outputs {
+		out.stop()
+	}
 	r.readers.Wait()
-	_ = r.stub.close()
+	if err := r.closeAll(); err != nil {
+		r.box.provider.log.Warn().Err(err).Str("lease", r.box.spec.Lease).Msg("cannot close a run")
+	}
 	close(r.done)
 }
 
@@ -115,11 +118,11 @@ func (r *run) climb() time.Duration {
 	switch r.ladder.step(now) {
 	case rungNone:
 	case rungAsk:
-		_ = r.stub.signal(unix.SIGTERM)
+		r.signal(unix.SIGTERM)
 	case rungForce:
-		_ = r.stub.signal(unix.SIGHUP)
+		r.signal(unix.SIGHUP)
 	case rungHammer:
-		_ = r.stub.signal(unix.SIGKILL)
+		r.signal(unix.SIGKILL)
 	case rungGroup:
 		if r.box.group != nil {
 			if err := r.box.group.KillJob(); err != nil {
@@ -192,24 +195,24 @@ func (r *run) noteEnd(rep *leaseinit.Report) {
 
 // startError says why the program could not be executed.
 func (r *run) startError(rep *leaseinit.Report) *sandbox.StartError {
-	e := &sandbox.StartError{Reason: sandbox.StartSetup, Errno: int(rep.Errno)}
+	errno, tried := syscall.Errno(rep.Errno), ""
 	if i := int(rep.Candidate); i < len(r.candidates) {
-		e.Path = r.candidates[i]
+		tried = r.candidates[i]
 	}
-	switch rep.Stage {
-	case leaseinit.StageCwd:
-		e.Reason, e.Path = sandbox.StartBadCwd, r.cwd
-	case leaseinit.StageInterpreter:
-		e.Reason = sandbox.StartBadInterpreter
-	case leaseinit.StageExec:
-		e.Reason = execReason(syscall.Errno(rep.Errno))
-		if e.Reason == sandbox.StartNotFound {
-			e.Path = r.name
-		}
-	default:
-		e.Path = ""
+	reason, path := sandbox.StartSetup, ""
+	if rep.Stage == leaseinit.StageCwd {
+		reason, path = sandbox.StartBadCwd, r.cwd
 	}
-	return e
+	if rep.Stage == leaseinit.StageInterpreter {
+		reason, path = sandbox.StartBadInterpreter, tried
+	}
+	if rep.Stage == leaseinit.StageExec {
+		reason, path = execReason(errno), tried
+	}
+	if reason == sandbox.StartNotFound {
+		path = r.name
+	}
+	return &sandbox.StartError{Reason: reason, Errno: int(errno), Path: path}
 }
 
 // execReason sorts the errors of execve(2).
@@ -308,19 +311,17 @@ func (r *run) usage(reaped *leaseinit.Report) (sandbox.Usage, int64, error) {
 // finishStreams ends the input, and sees the output to its end: with every writer
 // dead, nothing but the sink can hold it up.
 func (r *run) finishStreams() error {
-	r.input.close()
+	inErr := r.input.close()
 	for _, out := range r.outputs {
 		out.writersGone()
 	}
 	r.readers.Wait()
-	var err error
 	for _, out := range r.outputs {
 		if out.stuck {
-			err = errors.Join(err, errors.New("an output pipe is held open although nothing of the run is left"))
+			return errors.Join(errors.New("an output pipe is held open although nothing of the run is left"), inErr)
 		}
-		out.close()
 	}
-	return err
+	return inErr
 }
 
 // noteOutput: what has written something was started.

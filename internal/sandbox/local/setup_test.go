@@ -187,7 +187,7 @@ func requireGone(t testing.TB, box sandbox.Sandbox) {
 // openDir is a temporary directory that everybody may enter.
 func openDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sallyport-test-")
+	dir, err := os.MkdirTemp("", "sallyport-test-") //nolint:usetesting // TempDir stands in a directory that is closed to others
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))

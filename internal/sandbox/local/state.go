@@ -213,25 +213,18 @@ func (s *state) close() error {
 	return errors.Join(errs...)
 }
 
-// startTime is when the process pid started, in clock ticks since boot.
+// startTime is when the process pid started, in clock ticks since boot
+// (proc_pid_stat(5), field 22). The name, in parentheses, may contain anything.
 func startTime(pid int) (uint64, error) {
-	_, start, err := procStat(pid)
-	return start, err
-}
-
-// procStat reads a process's state and start time (proc_pid_stat(5)). The name,
-// in parentheses, may contain anything.
-func procStat(pid int) (state byte, start uint64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	line := string(data)
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
-	const stateField, startField = 0, 19
+	const startField = 19
 	if len(fields) <= startField {
-		return 0, 0, fmt.Errorf("/proc/%d/stat: too short", pid)
+		return 0, fmt.Errorf("/proc/%d/stat: too short", pid)
 	}
-	start, err = strconv.ParseUint(fields[startField], 10, 64)
-	return fields[stateField][0], start, err
+	return strconv.ParseUint(fields[startField], 10, 64)
 }

@@ -14,7 +14,7 @@ const lastCapability = 63
 func (l *lease) build() {
 	base := l.setup.Base
 	l.must(StagePrivate, unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), "/")
-	l.must(StageRoot, unix.Mount("tmpfs", base, "tmpfs", mountFlags, "size=256k,nr_inodes=1024,mode=755"), base)
+	l.must(StageRoot, unix.Mount("tmpfs", base, "tmpfs", mountFlags, "size=2m,nr_inodes=1024,mode=755"), base)
 	for _, op := range l.setup.View {
 		l.apply(op, base+op.Path)
 	}
@@ -39,6 +39,8 @@ func (l *lease) apply(op Op, path string) {
 		l.must(StageView, unix.Chmod(path, 0o1777), op.Path)
 	case OpFile:
 		l.must(StageView, writeFile(path, op.Arg, unix.O_CREAT|unix.O_EXCL), op.Path)
+	case OpCopy:
+		l.must(StageView, writeFile(path, string(readAll(op.Arg)), unix.O_CREAT|unix.O_EXCL), op.Path)
 	case OpLink:
 		l.must(StageView, unix.Symlink(op.Arg, path), op.Path)
 	case OpBind:
@@ -60,7 +62,7 @@ func writeFile(path, content string, flags int) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	if content == "" {
 		return nil
 	}

@@ -146,7 +146,7 @@ func entries(dir string) int {
 	if err != nil {
 		return -1
 	}
-	defer syscall.Close(fd)
+	defer closeFD(fd)
 	count := 0
 	for {
 		n, err := syscall.ReadDirent(fd, dirents[:])

@@ -1,6 +1,7 @@
 package leaseinit
 
 import (
+	"errors"
 	"syscall"
 	"unsafe"
 
@@ -23,7 +24,7 @@ func marked() bool {
 	if err != nil {
 		return false
 	}
-	defer syscall.Close(fd)
+	defer closeFD(fd)
 	var b [len(Marker) + 1]byte
 	n, err := syscall.Read(fd, b[:])
 	return err == nil && n == len(b) && string(b[:]) == Marker+"\x00"
@@ -96,14 +97,14 @@ func quieten() {
 	ignore := [4]uint64{1}
 	for sig := uintptr(1); sig <= 64; sig++ {
 		var act [4]uint64
-		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&act)), 8, 0, 0)
+		do(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&act)), 8)
 		if act[0] == 1 {
 			act = [4]uint64{}
-			syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
+			do(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&act)), 0, 8)
 		}
 	}
 	for _, sig := range restored {
-		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
+		do(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8)
 	}
 	unix.Umask(0o022)
 }
@@ -131,9 +132,9 @@ func (l *lease) job(msg []byte, fds []int) {
 	l.plan(&theJob, h, base)
 	var pidfd int32 = -1
 	var all, old uint64 = ^uint64(0), 0
-	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8)
 	pid, e := forkStub(&theJob, &pidfd)
-	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&old)), 0, 8, 0, 0)
+	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&old)), 0, 8)
 	if e != 0 {
 		send(&Report{Kind: Refused, Seq: seq, Stage: StageFork, Errno: int32(e)}, -1, "")
 		return
@@ -141,7 +142,7 @@ func (l *lease) job(msg []byte, fds []int) {
 	send(&Report{Kind: Forked, Seq: seq}, int(pidfd), "")
 	closeAll(fds)
 	l.await(seq, int(pid), int(pidfd))
-	syscall.Close(int(pidfd))
+	closeFD(int(pidfd))
 }
 
 // jobFile runs a job whose encoded form is in a memory file.
@@ -238,8 +239,11 @@ func receive() ([]byte, []int) {
 		var fds []int
 		if oobn > 0 {
 			messages, err := unix.ParseSocketControlMessage(oob[:oobn])
-			if err == nil && len(messages) == 1 {
-				fds, _ = unix.ParseUnixRights(&messages[0])
+			if err != nil || len(messages) != 1 {
+				unix.Exit(1)
+			}
+			if fds, err = unix.ParseUnixRights(&messages[0]); err != nil {
+				unix.Exit(1)
 			}
 		}
 		return buf[:n], fds
@@ -282,7 +286,7 @@ func (l *lease) die(stage Stage, e syscall.Errno, about string) {
 }
 
 func errno(err error) syscall.Errno {
-	if e, ok := err.(syscall.Errno); ok {
+	if e, ok := errors.AsType[syscall.Errno](err); ok {
 		return e
 	}
 	return unix.EINVAL
@@ -291,11 +295,13 @@ func errno(err error) syscall.Errno {
 func closeAll(fds []int) {
 	for i, fd := range fds {
 		if fd >= 0 {
-			syscall.Close(fd)
+			closeFD(fd)
 		}
 		fds[i] = -1
 	}
 }
+
+func closeFD(fd int) { do(unix.SYS_CLOSE, uintptr(fd), 0, 0, 0) }
 
 // sharedReport is the page in which the stub leaves its report for lease init.
 func sharedReport(l *lease) *Report {

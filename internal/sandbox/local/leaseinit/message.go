@@ -39,6 +39,9 @@ const (
 	OpDirSticky
 	// OpFile makes the file Path with the content Arg.
 	OpFile
+	// OpCopy makes the file Path with the content of the host's file Arg. Where
+	// files are small this is cheaper than a mount, which every job copies.
+	OpCopy
 	// OpLink makes the symbolic link Path to Arg.
 	OpLink
 	// OpBind binds the host's Arg over Path with all that is mounted below:

@@ -25,11 +25,11 @@ type step struct {
 	keep bool
 	// kept says that the first argument is the kept descriptor.
 	kept bool
-	// tolerate is an error that is none; anyError tolerates all.
+	// tolerate is an error that is none; errAny tolerates all.
 	tolerate syscall.Errno
 }
 
-const anyError = ^syscall.Errno(0)
+const errAny = ^syscall.Errno(0)
 
 func (p *program) clear() { p.n = 0 }
 
@@ -54,7 +54,7 @@ func (p *program) play() (Stage, syscall.Errno) {
 			s.args[0] = kept
 		}
 		r, _, e := syscall.RawSyscall6(s.nr, s.args[0], s.args[1], s.args[2], s.args[3], s.args[4], s.args[5])
-		if e != 0 && e != s.tolerate && s.tolerate != anyError {
+		if e != 0 && e != s.tolerate && s.tolerate != errAny {
 			return s.stage, e
 		}
 		if s.keep {

@@ -28,7 +28,7 @@ func slim(keep ...unsafe.Pointer) {
 		unused := bytes.HasPrefix(perms, []byte("---p"))
 		private := bytes.HasPrefix(perms, []byte("rw-p")) && static && !named
 		if unused || private {
-			_, _, _ = syscall.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTFORK)
+			do(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTFORK, 0)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func readAll(path string) []byte {
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = syscall.Close(fd) }()
+	defer closeFD(fd)
 	var all []byte
 	for {
 		var b [4096]byte

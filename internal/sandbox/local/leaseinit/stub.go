@@ -130,16 +130,16 @@ func start(j *job) uintptr {
 	if pid == 0 {
 		child(j)
 	}
-	syscall.RawSyscall(unix.SYS_CLOSE, uintptr(j.pipe[1]), 0, 0)
-	for i := uintptr(0); i < 3; i++ {
+	do(unix.SYS_CLOSE, uintptr(j.pipe[1]), 0, 0, 0)
+	for i := range uintptr(3) {
 		fd := *(*uintptr)(unsafe.Add(unsafe.Pointer(&j.passed), i*unsafe.Sizeof(i)))
-		syscall.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+		do(unix.SYS_CLOSE, fd, 0, 0, 0)
 	}
 	// The pipe ends with nothing in it when the program is executed, and when the
 	// process dies before; then it was a signal that killed it, which is told as
 	// such.
 	n, _, e := syscall.RawSyscall(unix.SYS_READ, uintptr(j.pipe[0]), uintptr(unsafe.Pointer(&j.failure)), unsafe.Sizeof(j.failure))
-	syscall.RawSyscall(unix.SYS_CLOSE, uintptr(j.pipe[0]), 0, 0)
+	do(unix.SYS_CLOSE, uintptr(j.pipe[0]), 0, 0, 0)
 	if e == 0 && n == 0 {
 		j.shared.Started = 1
 		return pid
@@ -196,7 +196,7 @@ const atCwd = ^uintptr(99)
 //go:norace
 func fail(j *job, stage Stage, e syscall.Errno, candidate uintptr) {
 	j.failure = failure{uint32(stage), uint32(candidate), int32(e)}
-	syscall.RawSyscall(unix.SYS_WRITE, uintptr(j.pipe[1]), uintptr(unsafe.Pointer(&j.failure)), unsafe.Sizeof(j.failure))
+	do(unix.SYS_WRITE, uintptr(j.pipe[1]), uintptr(unsafe.Pointer(&j.failure)), unsafe.Sizeof(j.failure), 0)
 	exit(127)
 }
 
@@ -258,8 +258,8 @@ func drain(j *job) bool {
 //go:nosplit
 //go:norace
 func report(j *job, leftover bool) {
-	syscall.RawSyscall(unix.SYS_GETRUSAGE, ^uintptr(0), uintptr(unsafe.Pointer(&j.usage)), 0)
-	syscall.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&j.now)), 0)
+	do(unix.SYS_GETRUSAGE, ^uintptr(0), uintptr(unsafe.Pointer(&j.usage)), 0, 0)
+	do(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&j.now)), 0, 0)
 	s := j.shared
 	s.UserMicros = j.usage.Utime.Sec*1e6 + j.usage.Utime.Usec
 	s.SystemMicros = j.usage.Stime.Sec*1e6 + j.usage.Stime.Usec
@@ -284,14 +284,14 @@ func tell(j *job, kind ReportKind, stage Stage, e syscall.Errno) {
 	if e != 0 {
 		s.Stage, s.Errno = stage, int32(e)
 	}
-	syscall.RawSyscall6(unix.SYS_SENDTO, Socket, uintptr(unsafe.Pointer(s)), unsafe.Sizeof(*s), unix.MSG_NOSIGNAL, 0, 0)
+	do(unix.SYS_SENDTO, Socket, uintptr(unsafe.Pointer(s)), unsafe.Sizeof(*s), unix.MSG_NOSIGNAL)
 }
 
 //go:noinline
 //go:nosplit
 //go:norace
 func signalAll(sig unix.Signal) {
-	syscall.RawSyscall(unix.SYS_KILL, ^uintptr(0), uintptr(sig), 0)
+	do(unix.SYS_KILL, ^uintptr(0), uintptr(sig), 0, 0)
 }
 
 //go:noinline
@@ -299,6 +299,16 @@ func signalAll(sig unix.Signal) {
 //go:norace
 func exit(code uintptr) {
 	for {
-		syscall.RawSyscall(unix.SYS_EXIT_GROUP, code, 0, 0)
+		do(unix.SYS_EXIT_GROUP, code, 0, 0, 0)
 	}
+}
+
+// do makes a system call whose failure could not be helped, and changes nothing
+// that is said or proven.
+//
+//go:noinline
+//go:nosplit
+//go:norace
+func do(nr, a, b, c, d uintptr) {
+	_, _, _ = syscall.RawSyscall6(nr, a, b, c, d, 0, 0) //nolint:errcheck // that is its purpose
 }
