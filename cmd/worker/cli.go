@@ -90,8 +90,11 @@ func execute(ctx context.Context, p process) int {
 		kong.WithHyphenPrefixedParameters(true),
 		kong.Exit(func(int) { helped = true }),
 		kong.ExplicitGroups([]kong.Group{
-			{Key: "serve", Title: "Services:"}, {Key: "jobs", Title: "Jobs:"}, {Key: "operate", Title: "Operation:"},
-			{Key: "nats", Title: "NATS (the names of the nats tool):"}, {Key: "settings", Title: "Settings (also in --config and SALLYPORT_…):"},
+			{Key: "serve", Title: "Services:"},
+			{Key: "jobs", Title: "Jobs:"},
+			{Key: "operate", Title: "Operation:"},
+			{Key: "nats", Title: "NATS (the names of the nats tool):"},
+			{Key: "settings", Title: "Settings (also in --config and SALLYPORT_…):"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 	)
@@ -117,7 +120,7 @@ func (p process) fail(err error) int {
 		return exitOK
 	}
 	code, coded := exitFailure, (*exit)(nil)
-	var mistakes config.Mistakes
+	var mistakes config.MistakesError
 	switch {
 	case errors.As(err, &coded):
 		code = coded.code
@@ -166,7 +169,7 @@ func (s *session) config(file string, dev bool) (*config.Config, error) {
 	cfg, err := config.Load(config.Sources{
 		File: file, Environ: s.environ, Flags: flags, Dev: dev, Root: s.root, CPUs: runtime.NumCPU(),
 	})
-	var mistakes config.Mistakes
+	var mistakes config.MistakesError
 	if err != nil && !errors.As(err, &mistakes) {
 		return nil, &exit{exitUsage, err}
 	}

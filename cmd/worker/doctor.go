@@ -52,9 +52,10 @@ func (s *session) finding(check daemon.Check) error {
 		mark = "no"
 	}
 	const indent = "\n                               "
-	text := strings.ReplaceAll(check.Detail, "\n", indent)
+	lines := []string{check.Detail}
 	for _, fix := range check.Fix {
-		text += indent + "→ " + strings.ReplaceAll(fix, "\n", indent)
+		lines = append(lines, "→ "+fix)
 	}
+	text := strings.ReplaceAll(strings.Join(lines, "\n"), "\n", indent)
 	return s.printf("%-5s %-24s %s\n", mark, check.Name, text)
 }

@@ -83,7 +83,7 @@ func (f *jobFlags) request(argv []string, stdin io.Reader) (*client.Request, err
 }
 
 // readStdin puts the input into r, as text where it is valid UTF-8.
-func (f *jobFlags) readStdin(r *client.Request, stdin io.Reader) error {
+func (f *jobFlags) readStdin(r *client.Request, stdin io.Reader) (err error) {
 	if f.Stdin == "" {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (f *jobFlags) readStdin(r *client.Request, stdin io.Reader) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = file.Close() }() // nothing was written
+		defer func() { err = errors.Join(err, file.Close()) }()
 		from = file
 	}
 	data, err := io.ReadAll(io.LimitReader(from, wire.MaxRequestBytes+1))
@@ -195,7 +195,7 @@ type submitCommand struct {
 }
 
 // Run submits and does not wait; the output is stored.
-func (c *submitCommand) Run(s *session) error {
+func (c *submitCommand) Run(s *session) (err error) {
 	request, err := c.request(command(c.Argv), s.stdin)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (c *submitCommand) Run(s *session) error {
 	if err != nil {
 		return refused(err)
 	}
-	defer func() { _ = job.Close() }() // the connection ends right after
+	defer func() { err = errors.Join(err, job.Close()) }()
 	if c.JSON {
 		return s.json(wire.Accepted{V: wire.Version, Tenant: job.Tenant, Queue: job.Queue, ID: job.ID})
 	}
@@ -220,8 +220,7 @@ func (c *submitCommand) Run(s *session) error {
 
 // refused gives a refusal of the request itself the exit code of a wrong use.
 func refused(err error) error {
-	var r *client.Refused
-	if errors.As(err, &r) {
+	if _, ok := errors.AsType[*client.Refused](err); ok {
 		return &exit{exitUsage, err}
 	}
 	return err
@@ -236,7 +235,7 @@ type tailCommand struct {
 }
 
 // Run prints stored output until the job's end.
-func (c *tailCommand) Run(s *session) error {
+func (c *tailCommand) Run(s *session) (err error) {
 	cl, err := s.client(c.ConfigFile, c.Tenant, "")
 	if err != nil {
 		return err
@@ -246,7 +245,7 @@ func (c *tailCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tail.Close() }() // the connection ends right after
+	defer func() { err = errors.Join(err, tail.Close()) }()
 	for {
 		ev, cursor, err := tail.Next(s.ctx)
 		if errors.Is(err, io.EOF) {

@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"os"
 	"os/signal"
@@ -21,8 +22,11 @@ import (
 
 func main() {
 	// What this process inherited by accident is nobody else's business: no
-	// sandbox starts with it. Kernels that cannot say so are refused later.
-	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	// sandbox starts with it (close_range(2), Linux 5.11).
+	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		fmt.Fprintln(os.Stderr, "sallyport: close_range:", err)
+		os.Exit(exitRefused)
+	}
 	ctx, hurry := signals()
 	os.Exit(execute(ctx, process{
 		args: os.Args[1:], environ: os.Environ(), root: os.Geteuid() == 0, hurry: hurry,

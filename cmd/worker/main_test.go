@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -160,7 +161,7 @@ func TestWithoutServer(t *testing.T) {
 		"run":        {[]string{"run", "true"}, wire.ExitNotStarted},
 	} {
 		t.Run(name, func(t *testing.T) {
-			words := append(c.args[:len(c.args):len(c.args)], "--server", server)
+			words := append(slices.Clip(c.args), "--server", server)
 			if name == "run" {
 				words = []string{"run", "--server", server, "--", "true"}
 			}

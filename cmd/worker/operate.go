@@ -56,12 +56,11 @@ func (c *quarantineLs) Run(s *session) error {
 	}
 	defer done()
 	list, err := b.Quarantines().List(s.ctx)
-	var print []error
 	if c.JSON {
 		for _, q := range list {
-			print = append(print, s.json(quarantineDocument(q)))
+			err = errors.Join(err, s.json(quarantineDocument(q)))
 		}
-		return errors.Join(append(print, err)...)
+		return err
 	}
 	rows := [][]string{{"LEASE", "PROVIDER", "HOST", "STATE", "REASON", "SINCE", "JOB"}}
 	for _, q := range list {
@@ -127,11 +126,10 @@ func (c *deadLs) Run(s *session) error {
 	defer done()
 	list, err := b.Dead().List(s.ctx)
 	if c.JSON {
-		var print []error
 		for _, d := range list {
-			print = append(print, s.json(stored{d.Seq, d.Time, d.Letter}))
+			err = errors.Join(err, s.json(stored{d.Seq, d.Time, d.Letter}))
 		}
-		return errors.Join(append(print, err)...)
+		return err
 	}
 	rows := [][]string{{"TENANT", "QUEUE", "ID", "REASON", "SINCE", "MESSAGE"}}
 	for _, d := range list {

@@ -23,7 +23,7 @@ type runCommand struct {
 // Run submits the job, shows its output as it comes and exits with its code.
 // What keeps the job from starting exits with 125, as a job that was not started
 // does; the first signal cancels the job.
-func (c *runCommand) Run(s *session) error {
+func (c *runCommand) Run(s *session) (err error) {
 	request, err := c.request(command(c.Argv), s.stdin)
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (c *runCommand) Run(s *session) error {
 	if err != nil {
 		return notStarted(err)
 	}
-	defer func() { _ = job.Close() }() // the connection ends right after
+	defer func() { err = errors.Join(err, job.Close()) }()
 	result, err := follow(s, cl.Client, job)
 	if err != nil {
 		return &exit{wire.ExitLost, fmt.Errorf("job %s.%s: %w; it may still be running: sallyport status %s --tenant %s", job.Tenant, job.ID, err, job.ID, job.Tenant)}

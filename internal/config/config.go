@@ -98,7 +98,7 @@ type Sources struct {
 	CPUs int
 }
 
-// Load merges the sources and checks the whole. The error is of type Mistakes,
+// Load merges the sources and checks the whole. The error is of type MistakesError,
 // except where the file cannot be read.
 func Load(src Sources) (*Config, error) {
 	l := &loader{cfg: defaults(src), settings: settings()}
@@ -120,7 +120,7 @@ type loader struct {
 	cfg      *Config
 	settings []setting
 	given    map[string]*givenProfile
-	mistakes Mistakes
+	mistakes MistakesError
 }
 
 func (l *loader) mistake(where, key, message string) {

@@ -211,7 +211,7 @@ func TestOneMistake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, c.text)
-			var mistakes config.Mistakes
+			var mistakes config.MistakesError
 			require.ErrorAs(t, err, &mistakes)
 			require.Contains(t, err.Error(), c.want)
 		})

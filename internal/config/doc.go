@@ -5,7 +5,7 @@
 // with dashes, and the environment variable SALLYPORT_ plus the key in capitals.
 // A later source wins: defaults, then the file, then the environment, then flags.
 //
-// Load reports every mistake of every source at once, as Mistakes, in the
+// Load reports every mistake of every source at once, as MistakesError, in the
 // operator's words: where it stands, the key, the value, and what is expected.
 // The package reads no environment of its own and knows nothing of NATS or of
 // sandboxes. Everything here runs at start, on one goroutine.

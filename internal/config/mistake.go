@@ -25,11 +25,11 @@ func (m Mistake) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// Mistakes is the error of a configuration that cannot be used: all that is
+// MistakesError is the error of a configuration that cannot be used: all that is
 // wrong with it.
-type Mistakes []Mistake
+type MistakesError []Mistake
 
-func (m Mistakes) Error() string {
+func (m MistakesError) Error() string {
 	if len(m) == 1 {
 		return "configuration: " + m[0].String()
 	}

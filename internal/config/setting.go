@@ -72,14 +72,14 @@ func settings() []setting {
 		oneWord("subject_prefix", func(c *Config) *string { return &c.SubjectPrefix }, checkToken),
 		oneWord("stream_prefix", func(c *Config) *string { return &c.StreamPrefix }, checkToken),
 		queueSetting(),
-		count("fleet_slots", func(c *Config) *int { return &c.FleetSlots }, 1, 100_000),
-		count("fleet_workers", func(c *Config) *int { return &c.FleetWorkers }, 1, 10_000),
+		count("fleet_slots", func(c *Config) *int { return &c.FleetSlots }, 100_000),
+		count("fleet_workers", func(c *Config) *int { return &c.FleetWorkers }, 10_000),
 		replicaSetting(),
 		duration("ack_wait", func(c *Config) *time.Duration { return &c.AckWait }, 2*time.Second, time.Hour),
 		duration("result_retention", func(c *Config) *time.Duration { return &c.ResultRetention }, time.Minute, 365*24*time.Hour),
 		duration("output_retention", func(c *Config) *time.Duration { return &c.OutputRetention }, time.Minute, 365*24*time.Hour),
 		words("reply_allow", func(c *Config) *[]string { return &c.ReplyAllow }, checkReply),
-		count("slots", func(c *Config) *int { return &c.Slots }, 1, 1024),
+		count("slots", func(c *Config) *int { return &c.Slots }, 1024),
 		duration("drain", func(c *Config) *time.Duration { return &c.Drain }, 0, time.Hour),
 		oneWord("state_dir", func(c *Config) *string { return &c.StateDir }, checkPath),
 		oneWord("http", func(c *Config) *string { return &c.HTTP }, checkAddress),
@@ -90,21 +90,21 @@ func settings() []setting {
 }
 
 func natsSettings() []setting {
-	any := func(string) error { return nil }
+	free := func(string) error { return nil }
 	hidden := func(s setting) setting { s.secret = true; return s }
 	return []setting{
-		oneWord("server", func(c *Config) *string { return &c.NATS.Server }, any),
-		oneWord("context", func(c *Config) *string { return &c.NATS.Context }, any),
-		oneWord("user", func(c *Config) *string { return &c.NATS.User }, any),
-		hidden(oneWord("password", func(c *Config) *string { return &c.NATS.Password }, any)),
-		hidden(oneWord("token", func(c *Config) *string { return &c.NATS.Token }, any)),
-		oneWord("creds", func(c *Config) *string { return &c.NATS.Creds }, any),
-		oneWord("nkey", func(c *Config) *string { return &c.NATS.NKey }, any),
-		oneWord("tlscert", func(c *Config) *string { return &c.NATS.TLSCert }, any),
-		oneWord("tlskey", func(c *Config) *string { return &c.NATS.TLSKey }, any),
-		oneWord("tlsca", func(c *Config) *string { return &c.NATS.TLSCA }, any),
+		oneWord("server", func(c *Config) *string { return &c.NATS.Server }, free),
+		oneWord("context", func(c *Config) *string { return &c.NATS.Context }, free),
+		oneWord("user", func(c *Config) *string { return &c.NATS.User }, free),
+		hidden(oneWord("password", func(c *Config) *string { return &c.NATS.Password }, free)),
+		hidden(oneWord("token", func(c *Config) *string { return &c.NATS.Token }, free)),
+		oneWord("creds", func(c *Config) *string { return &c.NATS.Creds }, free),
+		oneWord("nkey", func(c *Config) *string { return &c.NATS.NKey }, free),
+		oneWord("tlscert", func(c *Config) *string { return &c.NATS.TLSCert }, free),
+		oneWord("tlskey", func(c *Config) *string { return &c.NATS.TLSKey }, free),
+		oneWord("tlsca", func(c *Config) *string { return &c.NATS.TLSCA }, free),
 		boolean("tlsfirst", func(c *Config) *bool { return &c.NATS.TLSFirst }),
-		oneWord("inbox_prefix", func(c *Config) *string { return &c.NATS.InboxPrefix }, any),
+		oneWord("inbox_prefix", func(c *Config) *string { return &c.NATS.InboxPrefix }, free),
 		duration("timeout", func(c *Config) *time.Duration { return &c.NATS.Timeout }, 100*time.Millisecond, 5*time.Minute),
 	}
 }
@@ -144,9 +144,9 @@ func boolean(key string, at func(*Config) *bool) setting {
 	}, func(c *Config) string { return strconv.FormatBool(*at(c)) })
 }
 
-func count(key string, at func(*Config) *int, least, most int64) setting {
+func count(key string, at func(*Config) *int, most int64) setting {
 	return single(key, func(c *Config, word string) error {
-		n, err := parseCount(word, least, most)
+		n, err := parseCount(word, 1, most)
 		if err != nil {
 			return err
 		}
@@ -191,7 +191,7 @@ func words(key string, at func(*Config) *[]string, check func(string) error) set
 // replicaSetting takes odd numbers only: an even number of replicas survives no
 // more failures than the odd one below it.
 func replicaSetting() setting {
-	s := count("replicas", func(c *Config) *int { return &c.Replicas }, 1, 5)
+	s := count("replicas", func(c *Config) *int { return &c.Replicas }, 5)
 	within := s.set
 	s.set = func(c *Config, words []string) error {
 		if len(words) == 1 && (words[0] == "2" || words[0] == "4") {

@@ -85,8 +85,7 @@ func CheckStreams(ctx context.Context, b *bus.Bus, cfg *config.Config) error {
 		return err
 	}
 	err = b.Check(ctx, plan)
-	var check *bus.CheckError
-	if errors.As(err, &check) {
+	if _, ok := errors.AsType[*bus.CheckError](err); ok {
 		return fmt.Errorf("%w: %w\ncreate or change them, with the same configuration: sallyport streams apply", ErrRefused, err)
 	}
 	if err != nil {

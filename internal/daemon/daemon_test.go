@@ -3,7 +3,9 @@ package daemon_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -36,9 +38,7 @@ func fakeConfig(t *testing.T, flags map[string]string) *config.Config {
 	file := filepath.Join(dir, "c.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("profiles: {default: {provider: fake}}\nslots: 2\n"), 0o600))
 	all := map[string]string{"state_dir": filepath.Join(dir, "state"), "listen": "127.0.0.1:0"}
-	for key, value := range flags {
-		all[key] = value
-	}
+	maps.Copy(all, flags)
 	cfg, err := config.Load(config.Sources{File: file, Flags: all, Dev: true, CPUs: 2})
 	require.NoError(t, err)
 	return cfg
@@ -84,7 +84,7 @@ func runJob(t *testing.T, c *client.Client, argv ...string) (*client.Result, str
 	defer cancel()
 	job, err := c.Submit(ctx, &client.Request{V: wire.Version, Argv: argv}, "")
 	require.NoError(t, err)
-	defer job.Close()
+	defer func() { require.NoError(t, job.Close()) }()
 	var out bytes.Buffer
 	result, err := job.Copy(ctx, &out, nil)
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestDevThatCannotAnnounceStops(t *testing.T) {
 func TestServerAddress(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer taken.Close()
+	defer func() { require.NoError(t, taken.Close()) }()
 	for name, c := range map[string]struct{ address, want string }{
 		"taken":        {taken.Addr().String(), "is taken"},
 		"not loopback": {"0.0.0.0:0", "not on loopback"},
@@ -204,7 +204,7 @@ func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
+	require.NoError(t, l.Close())
 	return l.Addr().String()
 }
 
@@ -214,9 +214,8 @@ func get(t *testing.T, url string) (int, string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	require.NoError(t, errors.Join(err, resp.Body.Close()))
 	return resp.StatusCode, string(body)
 }
 
@@ -253,7 +252,7 @@ func TestWorkerAndGatewayApart(t *testing.T) {
 	// A job that would run for ever is drained, until the second signal.
 	job, err := c.Submit(t.Context(), &client.Request{V: wire.Version, Argv: []string{"fake", "print:up", "forever"}}, "")
 	require.NoError(t, err)
-	defer job.Close()
+	defer func() { require.NoError(t, job.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
@@ -286,7 +285,7 @@ func TestWorkerAndGatewayApart(t *testing.T) {
 func TestHTTPAddressTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer taken.Close()
+	defer func() { require.NoError(t, taken.Close()) }()
 	cfg := fakeConfig(t, map[string]string{"http": taken.Addr().String()})
 	planned(t, cfg)
 	err = daemon.RunWorker(t.Context(), t.Context(), cfg, zerolog.Nop(), daemon.Build{}, false)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -130,8 +131,8 @@ func closeGroup(ctx context.Context, group *cgroup.Group) error {
 // close ends the providers, which ends every sandbox that cannot outlive them.
 func (s *sandboxes) close() error {
 	var errs []error
-	for i := len(s.closers) - 1; i >= 0; i-- {
-		errs = append(errs, s.closers[i]())
+	for _, end := range slices.Backward(s.closers) {
+		errs = append(errs, end())
 	}
 	s.closers = nil
 	return errors.Join(errs...)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -27,10 +28,11 @@ func TestServer(t *testing.T) {
 			return map[string]float64{"a": 1, "b": 2}
 		}},
 	))
-	var reason atomic.Value
-	reason.Store("not connected to NATS")
+	var reason atomic.Pointer[string]
+	say := func(text string) { reason.Store(&text) }
+	say("not connected to NATS")
 	server, err := observe.Listen(t.Context(), "127.0.0.1:0", set, func() error {
-		if text := reason.Load().(string); text != "" {
+		if text := *reason.Load(); text != "" {
 			return errors.New(text)
 		}
 		return nil
@@ -45,9 +47,8 @@ func TestServer(t *testing.T) {
 		t.Helper()
 		resp, err := client.Get("http://" + server.Address() + path)
 		require.NoError(t, err)
-		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
+		require.NoError(t, errors.Join(err, resp.Body.Close()))
 		return resp.StatusCode, string(body)
 	}
 
@@ -57,7 +58,7 @@ func TestServer(t *testing.T) {
 	code, body = get("/readyz")
 	require.Equal(t, 503, code)
 	require.Equal(t, "not connected to NATS\n", body)
-	reason.Store("")
+	say("")
 	code, _ = get("/readyz")
 	require.Equal(t, 200, code)
 	slots.Store(7)
@@ -70,7 +71,8 @@ func TestServer(t *testing.T) {
 
 	stop()
 	require.NoError(t, <-done)
-	_, err = client.Get("http://" + server.Address() + "/healthz")
+	var d net.Dialer
+	_, err = d.DialContext(t.Context(), "tcp", server.Address())
 	require.Error(t, err)
 }
 
