@@ -13,46 +13,39 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/sandbox"
 )
 
 const module = "github.com/sallyport/sallyport/"
 
-// layers lists, per package, the packages of ours that it may import; "*" means
-// any. The reasons are in ARCHITECTURE.md.
-func layers() map[string]string {
-	return map[string]string{
-		// 0: words, without a dependency on each other
-		"internal/wire":    "",
-		"internal/run":     "internal/wire",
-		"internal/sandbox": "",
-		"internal/config":  "",
-
-		// 1: one outside thing each
-		"internal/sandbox/local":           "internal/sandbox internal/sandbox/local/cgroup internal/sandbox/local/leaseinit",
-		"internal/sandbox/local/cgroup":    "",
-		"internal/sandbox/local/leaseinit": "",
-		"internal/sandbox/fake":            "internal/sandbox",
-		"internal/sandbox/sandboxtest":     "internal/sandbox",
-		"internal/leasepool":               "internal/sandbox",
-		"internal/bus":                     "internal/wire internal/run internal/sandbox",
-		"internal/bus/bustest":             "internal/bus",
-
-		// 2: what the product does
-		"internal/executor": "internal/wire internal/run internal/sandbox internal/leasepool",
-		"internal/consumer": "internal/wire internal/run internal/bus",
-		"internal/gateway":  "internal/wire internal/bus",
-		"internal/reaper":   "internal/wire internal/sandbox internal/bus",
-
-		// 3 and above: what is put around it
-		"internal/observe": "internal/wire internal/run internal/sandbox internal/consumer",
-		"internal/daemon":  "*",
-		"client":           "internal/wire",
-		"cmd/worker":       "*",
-
-		"internal/bench":    "*",
-		"internal/archtest": "",
-		"integration":       "*",
+// layers reads ARCHITECTURE.md's codemap: per package, the packages of ours that
+// it may import; "*" means any.
+func layers(t *testing.T) map[string]string {
+	t.Helper()
+	page, err := os.ReadFile("../../ARCHITECTURE.md")
+	require.NoError(t, err)
+	table := map[string]string{}
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 4 {
+			continue
+		}
+		name, code := strings.CutPrefix(strings.TrimSpace(cells[1]), "`")
+		if !code {
+			continue
+		}
+		may := strings.TrimSpace(strings.ReplaceAll(cells[3], "`", ""))
+		switch may {
+		case "any":
+			may = "*"
+		case "–":
+			may = ""
+		}
+		table[strings.TrimSuffix(name, "`")] = may
 	}
+	require.Greater(t, len(table), 15, "the codemap of ARCHITECTURE.md was not found")
+	return table
 }
 
 // natsUsers may import NATS; everybody else gets at it through internal/bus, or
@@ -66,7 +59,7 @@ func natsUsers() []string {
 
 func TestImportDirections(t *testing.T) {
 	t.Parallel()
-	table := layers()
+	table := layers(t)
 	seen := map[string]bool{}
 	for _, file := range sources(t, parser.ImportsOnly) {
 		may, ok := table[file.dir]
@@ -107,6 +100,14 @@ func TestTestSupportStaysInTests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLeaseDiagram: the page's diagram is the transition function's own.
+func TestLeaseDiagram(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../ARCHITECTURE.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), "```mermaid\n"+sandbox.Diagram()+"```\n")
 }
 
 func TestNATSStaysAtTheEdge(t *testing.T) {
