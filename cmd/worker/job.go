@@ -220,7 +220,7 @@ func (c *submitCommand) Run(s *session) (err error) {
 
 // refused gives a refusal of the request itself the exit code of a wrong use.
 func refused(err error) error {
-	if _, ok := errors.AsType[*client.Refused](err); ok {
+	if _, ok := errors.AsType[*client.RefusedError](err); ok {
 		return &exit{exitUsage, err}
 	}
 	return err

@@ -51,7 +51,7 @@ func (c *runCommand) Run(s *session) (err error) {
 
 // notStarted gives err the exit code that says the most about the job.
 func notStarted(err error) error {
-	var r *client.Refused
+	var r *client.RefusedError
 	var coded *exit
 	switch {
 	case errors.As(err, &r):

@@ -80,6 +80,9 @@ func examineHost(ctx context.Context, cfg *config.Config, dir string, log zerolo
 	provider := boxes.providers[providerLocal]
 	caps := provider.Capabilities()
 	level, missing := isolation(caps)
+	for i := range missing {
+		missing[i] = "missing: " + missing[i]
+	}
 	checks = append(checks, Check{
 		Name: "isolation", OK: len(missing) == 0, Detail: level + ": " + strings.Join(caps.Isolation.Applied, ", "), Fix: missing,
 	})

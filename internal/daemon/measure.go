@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/consumer"
 	"github.com/sallyport/sallyport/internal/leasepool"
 	"github.com/sallyport/sallyport/internal/observe"
 	"github.com/sallyport/sallyport/internal/reaper"
@@ -13,17 +14,52 @@ import (
 // measure registers the worker's metrics.
 func (w *worker) measure() error {
 	return errors.Join(
-		measureBus(w.metrics, w.bus), measurePool(w.metrics, w.pool), measureReaper(w.metrics, w.reaper),
-		w.metrics.Add(
-			observe.Metric{
-				Name: "slots", Help: "Jobs that this worker runs at once.", Kind: observe.Gauge,
-				Read: func() map[string]float64 { return observe.One(float64(w.cfg.Slots)) },
+		measureBus(w.metrics, w.bus), measureConsumer(w.metrics, w.consumer),
+		measurePool(w.metrics, w.pool), measureReaper(w.metrics, w.reaper),
+		w.metrics.Add(observe.Metric{
+			Name: "ready", Help: "1 while jobs are taken.", Kind: observe.Gauge,
+			Read: func() map[string]float64 { return observe.One(truth(w.ready() == nil)) },
+		}),
+	)
+}
+
+func measureConsumer(set *observe.Set, c *consumer.Consumer) error {
+	total := func(name, help string, read func(consumer.Stats) uint64) observe.Metric {
+		return observe.Metric{
+			Name: name, Help: help, Kind: observe.Counter,
+			Read: func() map[string]float64 { return observe.One(float64(read(c.Stats()))) },
+		}
+	}
+	gauge := func(name, help string, read func(consumer.Stats) int) observe.Metric {
+		return observe.Metric{
+			Name: name, Help: help, Kind: observe.Gauge,
+			Read: func() map[string]float64 { return observe.One(float64(read(c.Stats()))) },
+		}
+	}
+	return set.Add(
+		gauge("slots", "Jobs that this worker runs at once.", func(s consumer.Stats) int { return s.Slots }),
+		gauge("slots_used", "Jobs that are worked on now.", func(s consumer.Stats) int { return s.Running }),
+		total("deliveries_total", "Messages that took a slot.", func(s consumer.Stats) uint64 { return s.Delivered }),
+		total("redeliveries_total", "Messages that took a slot and had been delivered before.", func(s consumer.Stats) uint64 { return s.Redelivered }),
+		total("naks_total", "Messages given back to the queue.", func(s consumer.Stats) uint64 { return s.Naks }),
+		total("dead_letters_total", "Messages copied to the dead letters.", func(s consumer.Stats) uint64 { return s.Invalid }),
+		observe.Metric{
+			Name: "finals_total", Help: "Final decisions by outcome.", Kind: observe.Counter, Label: "outcome",
+			Read: func() map[string]float64 {
+				finals := map[string]float64{}
+				for outcome, n := range c.Stats().Finals {
+					finals[string(outcome)] = float64(n)
+				}
+				return finals
 			},
-			observe.Metric{
-				Name: "ready", Help: "1 while jobs are taken.", Kind: observe.Gauge,
-				Read: func() map[string]float64 { return observe.One(truth(w.ready() == nil)) },
-			},
-		),
+		},
+		total("finals_repeated_total", "Stored decisions that were published again.", func(s consumer.Stats) uint64 { return s.Repeated }),
+		total("fenced_total", "Runs whose ownership lapsed or was lost.", func(s consumer.Stats) uint64 { return s.Fenced }),
+		total("missed_beats_total", "Heartbeats and renewals that were not acknowledged.", func(s consumer.Stats) uint64 { return s.MissedBeats }),
+		total("cancelled_total", "Cancels that were taken.", func(s consumer.Stats) uint64 { return s.Cancelled }),
+		total("control_refused_total", "Control requests met with silence for their reply subject.", func(s consumer.Stats) uint64 { return s.ControlRefused }),
+		total("pull_resets_total", "Requests for messages that were lost.", func(s consumer.Stats) uint64 { return s.PullResets }),
+		total("pull_surplus_total", "Messages that came and found no slot.", func(s consumer.Stats) uint64 { return s.Surplus }),
 	)
 }
 

@@ -59,7 +59,6 @@ func RunWorker(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logge
 
 // worker is the graph of a service that runs jobs.
 type worker struct {
-	cfg       *config.Config
 	bus       *bus.Bus
 	sandboxes *sandboxes
 	pool      *leasepool.Pool
@@ -69,7 +68,7 @@ type worker struct {
 }
 
 func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build, inst *Instance, b *bus.Bus) (_ *worker, err error) {
-	w := &worker{cfg: cfg, bus: b}
+	w := &worker{bus: b}
 	if w.metrics, err = observe.NewSet(build.Version); err != nil {
 		return nil, err
 	}
