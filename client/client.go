@@ -54,13 +54,13 @@ var (
 	ErrCutOff = errors.New("the job's events stopped without a result")
 )
 
-// Refused is a request that the gateway or a worker did not take. Nothing runs.
-type Refused struct {
+// RefusedError is a request that the gateway or a worker did not take. Nothing runs.
+type RefusedError struct {
 	Result Result
 }
 
 // Error names the field and what to do.
-func (e *Refused) Error() string {
+func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s (%s): %s", e.Result.Outcome, e.Result.Reason, e.Result.Message)
 }
 
@@ -94,7 +94,7 @@ func orDefault(v *string, d string) {
 // in the queue. An empty id lets the gateway choose one. The job's events arrive
 // on the returned Job, which must be closed.
 //
-// Errors: ErrNoGateway, *Refused (nothing runs), ErrMaybeAccepted.
+// Errors: ErrNoGateway, *RefusedError (nothing runs), ErrMaybeAccepted.
 func (c *Client) Submit(ctx context.Context, r *Request, id string) (*Job, error) {
 	body, err := wire.EncodeRequest(r)
 	if err != nil {

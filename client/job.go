@@ -62,7 +62,7 @@ func (j *Job) accepted(ctx context.Context, timeout time.Duration) error {
 			return fmt.Errorf("gateway's answer: %w", err)
 		}
 		if serviceError(msg) != nil {
-			return &Refused{Result: *r} // the gateway's own word, nothing was queued
+			return &RefusedError{Result: *r} // the gateway's own word, nothing was queued
 		}
 		j.ID, j.early = r.ID, msg
 		return nil

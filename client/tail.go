@@ -19,8 +19,10 @@ import (
 type Tail struct {
 	c      *Client
 	id     string
-	cursor uint64
+	cursor uint64 // behind the newest event that was read
 	batch  []stored
+	order  order
+	read   int // events of the newest batch
 	last   wire.JobState
 	more   bool
 	fresh  bool // the newest batch was asked for after the job was seen done
@@ -66,12 +68,15 @@ const tailPoll = 500 * time.Millisecond
 func (t *Tail) Next(ctx context.Context) (Event, uint64, error) {
 	for len(t.batch) == 0 {
 		if t.ended {
+			if t.batch = t.order.giveUp(); len(t.batch) > 0 {
+				break
+			}
 			return Event{}, t.cursor, io.EOF
 		}
-		if err := t.read(ctx); err != nil {
+		if err := t.fetch(ctx); err != nil {
 			return Event{}, t.cursor, err
 		}
-		if len(t.batch) > 0 || t.more {
+		if t.read > 0 || t.more {
 			continue
 		}
 		if err := t.wait(ctx); err != nil {
@@ -79,7 +84,7 @@ func (t *Tail) Next(ctx context.Context) (Event, uint64, error) {
 		}
 	}
 	s := t.batch[0]
-	t.batch, t.cursor = t.batch[1:], s.cursor
+	t.batch = t.batch[1:]
 	return s.event, s.cursor, nil
 }
 
@@ -106,8 +111,12 @@ func (t *Tail) wait(ctx context.Context) error {
 	return nil
 }
 
-// read asks the gateway for the next batch.
-func (t *Tail) read(ctx context.Context) error {
+// Lost are the ranges of sequence numbers of the newest attempt that are not
+// stored, as far as it was read.
+func (t *Tail) Lost() []wire.LostRange { return t.order.lost }
+
+// fetch asks the gateway for the next batch.
+func (t *Tail) fetch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, t.c.cfg.AcceptTimeout)
 	defer cancel()
 	body, err := json.Marshal(wire.ReadRequest{From: t.cursor})
@@ -126,7 +135,7 @@ func (t *Tail) read(ctx context.Context) error {
 }
 
 func (t *Tail) receive(ctx context.Context, sub *nats.Subscription) error {
-	for {
+	for t.read = 0; ; t.read++ {
 		msg, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
 			return fmt.Errorf("read stored events: %w", err)
@@ -149,7 +158,8 @@ func (t *Tail) receive(ctx context.Context, sub *nats.Subscription) error {
 		if err != nil {
 			return fmt.Errorf("stored event: %w", err)
 		}
-		t.batch = append(t.batch, stored{cursor: cursor, event: ev})
+		t.cursor = cursor
+		t.batch = append(t.batch, t.order.add(stored{cursor: cursor, event: ev})...)
 	}
 }
 

@@ -32,12 +32,12 @@ func TestJobsOnOneWorker(t *testing.T) {
 		in := make([]byte, 4<<20)
 		_, err := rand.Read(in)
 		require.NoError(t, err)
-		f := s.submit("cat", wire.Request{Argv: []string{"cat"}, StdinBase64: ptr(base64.StdEncoding.EncodeToString(in))}).wait().exited(0)
+		f := s.submit("cat", wire.Request{Argv: []string{"cat"}, StdinBase64: new(base64.StdEncoding.EncodeToString(in))}).wait().exited(0)
 		require.True(t, bytes.Equal(in, f.stdout))
 	})
 	t.Run("stdin that is never read", func(t *testing.T) {
 		s := s.on(t)
-		s.submit("deaf", wire.Request{Argv: []string{"true"}, Stdin: ptr(strings.Repeat("x", 4<<20))}).wait().exited(0)
+		s.submit("deaf", wire.Request{Argv: []string{"true"}, Stdin: new(strings.Repeat("x", 4<<20))}).wait().exited(0)
 	})
 	t.Run("signal and number are told apart", func(t *testing.T) {
 		s := s.on(t)
@@ -80,14 +80,14 @@ func TestJobsOnOneWorker(t *testing.T) {
 	})
 	t.Run("64 MiB arrive whole, in big chunks", func(t *testing.T) {
 		s := s.on(t)
-		f := s.submit("flood", wire.Request{Argv: []string{"head", "-c", "64M", "/dev/zero"}, Limits: wire.Limits{OutputBytes: ptr(int64(64 << 20))}}).wait().exited(0)
+		f := s.submit("flood", wire.Request{Argv: []string{"head", "-c", "64M", "/dev/zero"}, Limits: wire.Limits{OutputBytes: new(int64(64 << 20))}}).wait().exited(0)
 		require.Len(t, f.stdout, 64<<20)
 		require.False(t, f.result.Output.Truncated, "an exact fit is not truncated")
 		require.Less(t, len(f.events), 64<<20/(16<<10), "chunks are too small")
 	})
 	t.Run("one byte over the output limit", func(t *testing.T) {
 		s := s.on(t)
-		f := s.submit("over", wire.Request{Argv: []string{"sh", "-c", "head -c 1048577 /dev/zero; sleep 60"}, Limits: wire.Limits{OutputBytes: ptr(int64(1 << 20))}}).wait().proven()
+		f := s.submit("over", wire.Request{Argv: []string{"sh", "-c", "head -c 1048577 /dev/zero; sleep 60"}, Limits: wire.Limits{OutputBytes: new(int64(1 << 20))}}).wait().proven()
 		require.Equal(t, wire.Limit, f.result.Outcome, "%s", f.raw)
 		require.Equal(t, wire.ReasonOutput, f.result.Reason)
 		require.Len(t, f.stdout, 1<<20)
@@ -114,7 +114,7 @@ func TestJobsOnOneWorker(t *testing.T) {
 func TestStubbornPrograms(t *testing.T) {
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "8")
-	limits := wire.Limits{WallMS: ptr(int64(1000)), GraceMS: ptr(int64(500))}
+	limits := wire.Limits{WallMS: new(int64(1000)), GraceMS: new(int64(500))}
 	for _, c := range []struct {
 		name    string
 		argv    []string

@@ -68,7 +68,7 @@ func TestPublisherCommands(t *testing.T) {
 		c := s.client()
 		job, err := c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"sh", "-c", "echo up; sleep 60"}}, "running")
 		require.NoError(t, err)
-		defer job.Close()
+		defer closing(t, job)
 		up := &waitFor{want: "up\n", seen: make(chan struct{})}
 		results := make(chan *client.Result, 1)
 		go func() {
@@ -127,7 +127,7 @@ func TestPublisherCommands(t *testing.T) {
 		require.Equal(t, first, again, "the stored result is repeated")
 		job, err := c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"echo", "other"}}, "same")
 		require.NoError(t, err)
-		defer job.Close()
+		defer closing(t, job)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		r, err := job.Copy(ctx, nil, nil)
@@ -140,7 +140,7 @@ func TestPublisherCommands(t *testing.T) {
 		c, err := client.New(s.nc, client.Config{Queue: "nosuch"})
 		require.NoError(t, err)
 		_, err = c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"true"}}, "")
-		var refused *client.Refused
+		var refused *client.RefusedError
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, wire.ReasonQueue, refused.Result.Reason)
 	})
@@ -148,7 +148,7 @@ func TestPublisherCommands(t *testing.T) {
 		s := s.on(t)
 		tail, err := s.client().Tail("no-such-job", 0)
 		require.NoError(t, err)
-		defer tail.Close()
+		defer closing(t, tail)
 		_, _, err = tail.Next(t.Context())
 		require.ErrorIs(t, err, client.ErrUnknownJob)
 	})
@@ -156,13 +156,13 @@ func TestPublisherCommands(t *testing.T) {
 		s := s.on(t)
 		tail, err := s.client().Tail("stored-1", 0)
 		require.NoError(t, err)
-		defer tail.Close()
+		defer closing(t, tail)
 		ev, cursor, err := tail.Next(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, wire.EventStarted, ev.Type)
 		rest, err := s.client().Tail("stored-1", cursor)
 		require.NoError(t, err)
-		defer rest.Close()
+		defer closing(t, rest)
 		var types []wire.EventType
 		for {
 			ev, _, err := rest.Next(t.Context())
@@ -182,7 +182,7 @@ func (s *stack) follow(c *client.Client, id string, argv ...string) client.Resul
 	s.t.Helper()
 	job, err := c.Submit(s.t.Context(), &client.Request{V: 1, Argv: argv}, id)
 	require.NoError(s.t, err)
-	defer job.Close()
+	defer closing(s.t, job)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	r, err := job.Copy(ctx, nil, nil)
@@ -225,4 +225,9 @@ func (w *waitFor) Write(p []byte) (int, error) {
 		close(w.seen)
 	}
 	return len(p), nil
+}
+
+func closing(t *testing.T, c io.Closer) {
+	t.Helper()
+	require.NoError(t, c.Close())
 }

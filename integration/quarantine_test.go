@@ -19,7 +19,7 @@ func TestUnprovenLeaseGoesThroughQuarantine(t *testing.T) {
 
 	t.Run("destroyed after some tries", func(t *testing.T) {
 		s := s.on(t)
-		f := s.submit("stubborn", wire.Request{Profile: "fake", Argv: []string{"fake", "print:hi", "wait:never", "destroy:fail*3", "exit:0"}, Limits: wire.Limits{WallMS: ptr(int64(500)), GraceMS: ptr(int64(100))}}).wait()
+		f := s.submit("stubborn", wire.Request{Profile: "fake", Argv: []string{"fake", "print:hi", "wait:never", "destroy:fail*3", "exit:0"}, Limits: wire.Limits{WallMS: new(int64(500)), GraceMS: new(int64(100))}}).wait()
 		require.Equal(t, "hi\n", string(f.stdout))
 		require.Equal(t, wire.Unproven, f.result.Containment.Verdict, "%s", f.raw)
 		require.Equal(t, wire.Quarantined, f.result.Lease.Disposition)
@@ -31,7 +31,7 @@ func TestUnprovenLeaseGoesThroughQuarantine(t *testing.T) {
 	})
 	t.Run("one that never dies stays, and delays nobody", func(t *testing.T) {
 		s := s.on(t)
-		f := s.submit("undead", wire.Request{Profile: "fake", Argv: []string{"fake", "wait:never", "destroy:never", "exit:0"}, Limits: wire.Limits{WallMS: ptr(int64(500)), GraceMS: ptr(int64(100))}}).wait()
+		f := s.submit("undead", wire.Request{Profile: "fake", Argv: []string{"fake", "wait:never", "destroy:never", "exit:0"}, Limits: wire.Limits{WallMS: new(int64(500)), GraceMS: new(int64(100))}}).wait()
 		require.Equal(t, wire.Unproven, f.result.Containment.Verdict)
 		began := time.Now()
 		s.run("bystander", "echo", "ok").exited(0)

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -156,7 +158,10 @@ func (s *stack) start(args ...string) *service {
 	w.cmd.Stdout, w.cmd.Stderr = w.log, w.log
 	w.cmd.Env = append(os.Environ(), "CANARY_SECRET=zzz", "XDG_CONFIG_HOME="+s.dir)
 	require.NoError(s.t, w.cmd.Start())
-	go func() { _ = w.cmd.Wait(); close(w.done) }()
+	go func() {
+		defer close(w.done)
+		_ = w.cmd.Wait() //nolint:errcheck // its exit code is asserted where it matters
+	}()
 	s.t.Cleanup(func() {
 		w.stop()
 		if s.t.Failed() {
@@ -168,20 +173,21 @@ func (s *stack) start(args ...string) *service {
 
 // stop ends the service in order and waits for it.
 func (w *service) stop() {
-	w.once.Do(func() { _ = w.cmd.Process.Signal(syscall.SIGTERM) })
+	w.once.Do(func() { w.signal(syscall.SIGTERM) })
 	select {
 	case <-w.done:
 	case <-time.After(patience):
-		_ = w.cmd.Process.Kill()
+		w.signal(syscall.SIGKILL)
 		<-w.done
 		w.t.Errorf("service did not stop within %s", patience)
 	}
 }
 
-func (w *service) kill() {
-	w.once.Do(func() {})
-	_ = w.cmd.Process.Kill()
-	<-w.done
+func (w *service) signal(sig os.Signal) {
+	w.t.Helper()
+	if err := w.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		w.t.Errorf("signal %s: %v", sig, err)
+	}
 }
 
 func (w *service) waitReady() {
@@ -210,9 +216,8 @@ func (w *service) get(path string) (int, string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
 		return 0, err.Error()
 	}
 	return resp.StatusCode, string(b)
@@ -239,9 +244,7 @@ func (s *stack) publish(id string, body []byte, headers nats.Header) *followed {
 	require.NoError(s.t, sub.SetPendingLimits(-1, -1))
 	msg := nats.NewMsg("exec.job.default.default." + id)
 	msg.Data = body
-	for k, v := range headers {
-		msg.Header[k] = v
-	}
+	maps.Copy(msg.Header, headers)
 	if _, ok := msg.Header[wire.HeaderReplyTo]; !ok {
 		msg.Header.Set(wire.HeaderReplyTo, inbox)
 	}
@@ -349,20 +352,17 @@ func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
+	require.NoError(t, l.Close())
 	return l.Addr().String()
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func id(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
 // gateway starts a gateway and waits until it serves.
-func (s *stack) gateway() *service {
+func (s *stack) gateway() {
 	s.t.Helper()
 	port := freePort(s.t)
 	g := s.start("gateway", "--server", s.url, "--config", s.config, "--state-dir", filepath.Join(s.dir, "gateway"), "--http", port)
 	g.http = port
 	g.waitReady()
-	return g
 }

@@ -168,7 +168,7 @@ func report(o Options, rows []row, ours, naive int) error {
 	if _, err := fmt.Fprintf(o.Out, "%s; server, driver and workers share the cores; medians of %d interleaved rounds; ratio = sallyport (sandboxed, with proof) / naive (neither)\n\n", machine(), o.Rounds); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-	if err := print(o.Out, rows); err != nil {
+	if err := table(o.Out, rows); err != nil {
 		return err
 	}
 	a, errA := residentBytes(ours)

@@ -63,8 +63,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// print writes the table; ratios are ours over naive.
-func print(w io.Writer, rows []row) error {
+// table writes the rows; ratios are ours over naive.
+func table(w io.Writer, rows []row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if _, err := fmt.Fprintln(t, "job\tc\tours jobs/s\tnaive jobs/s\tratio\tours p50\tp99\tnaive p50\tp99\tp50 ratio\tp99 ratio\tours MB/s\tnaive MB/s\tCPU/job ours\tnaive\tratio\t"); err != nil {
 		return fmt.Errorf("print: %w", err)

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 type attempt struct {
 	run.Attempt
 	x         *Executor
+	profile   Profile
 	gate      run.Gate
 	lease     *leasepool.Lease
 	fresh     bool
@@ -264,9 +266,7 @@ func environment(request map[string]string) []string {
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME": "/workspace", "TMPDIR": "/tmp", "USER": "job", "LOGNAME": "job", "LANG": "C.UTF-8",
 	}
-	for k, v := range request {
-		env[k] = v
-	}
+	maps.Copy(env, request)
 	list := make([]string, 0, len(env))
 	for k, v := range env {
 		list = append(list, k+"="+v)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -100,18 +101,34 @@ func (x *Executor) Ready() error {
 
 // Check refuses, before anything is claimed, what this worker will never run.
 func (x *Executor) Check(r *wire.Request) *wire.Invalid {
+	_, _, bad := x.plan(r)
+	return bad
+}
+
+// plan is what a request asks for: its profile and its effective limits.
+func (x *Executor) plan(r *wire.Request) (Profile, wire.Limits, *wire.Invalid) {
 	if bad := unsupported(r); bad != nil {
-		return bad
+		return Profile{}, wire.Limits{}, bad
 	}
-	p, bad := x.profile(r)
-	if bad != nil {
-		return bad
+	name := r.Profile
+	if name == "" {
+		name = DefaultProfile
+	}
+	p, ok := x.cfg.Profiles[name]
+	if !ok {
+		return Profile{}, wire.Limits{}, &wire.Invalid{
+			Reason: wire.ReasonProfile, Field: "profile",
+			Message: fmt.Sprintf("no profile %q here; there are %v", name, slices.Sorted(maps.Keys(x.cfg.Profiles))),
+		}
 	}
 	if p.Reuse == wire.ReuseNever && r.Lease.Reuse == wire.ReuseTenant {
-		return &wire.Invalid{Reason: wire.ReasonField, Field: "lease.reuse", Message: fmt.Sprintf("profile %q never reuses a lease; leave it out or say %q", p.Name, wire.ReuseNever)}
+		return Profile{}, wire.Limits{}, &wire.Invalid{
+			Reason: wire.ReasonField, Field: "lease.reuse",
+			Message: fmt.Sprintf("profile %q never reuses a lease; leave it out or say %q", p.Name, wire.ReuseNever),
+		}
 	}
-	_, bad = p.Resolve(r)
-	return bad
+	limits, bad := p.Resolve(r)
+	return p, limits, bad
 }
 
 // unsupported names the first field that the format has and this build does not
@@ -133,35 +150,13 @@ func unsupported(r *wire.Request) *wire.Invalid {
 	return nil
 }
 
-func (x *Executor) profile(r *wire.Request) (Profile, *wire.Invalid) {
-	name := r.Profile
-	if name == "" {
-		name = DefaultProfile
-	}
-	p, ok := x.cfg.Profiles[name]
-	if !ok {
-		return Profile{}, &wire.Invalid{Reason: wire.ReasonProfile, Field: "profile", Message: fmt.Sprintf("no profile %q here; there are %v", name, x.profileNames())}
-	}
-	return p, nil
-}
-
-func (x *Executor) profileNames() []string {
-	names := make([]string, 0, len(x.cfg.Profiles))
-	for n := range x.cfg.Profiles {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // Handle runs one attempt to its end. ctx ends with one of package run's causes;
 // Handle then ends the run and still returns its outcome, in bounded time.
 func (x *Executor) Handle(ctx context.Context, a run.Attempt, gate run.Gate, out run.Output) run.Outcome {
-	if bad := x.Check(a.Request); bad != nil {
+	p, limits, bad := x.plan(a.Request)
+	if bad != nil {
 		return run.Outcome{Result: x.invalid(a, bad)}
 	}
-	p, _ := x.profile(a.Request)
-	limits, _ := p.Resolve(a.Request)
 	if field, why := unenforceable(limits, p.Capabilities); field != "" {
 		r := x.base(a)
 		r.Outcome, r.Reason, r.StartState = wire.NotStarted, wire.ReasonUnenforceable, wire.StartNo
@@ -175,7 +170,7 @@ func (x *Executor) Handle(ctx context.Context, a run.Attempt, gate run.Gate, out
 		return x.noLease(a, err)
 	}
 	at := &attempt{
-		x: x, Attempt: a, gate: gate, lease: lease, fresh: fresh, limits: limits,
+		x: x, Attempt: a, profile: p, gate: gate, lease: lease, fresh: fresh, limits: limits,
 		began: began, leased: time.Now(), isolation: isolation(lease.Sandbox().Isolation()),
 		log: x.log.With().Str("tenant", a.Job.Tenant).Str("job", a.Job.ID).Int("attempt", a.Number).Str("lease", lease.ID()).Logger(),
 	}

@@ -69,8 +69,8 @@ func inBubble(t *testing.T, cfg fake.Config, story func(t *testing.T, b *bench))
 			return executor.Profile{
 				Profile: wire.Profile{
 					Name: name, Provider: "fake", Reuse: reuse,
-					Default: wire.Limits{WallMS: ptr(int64(10_000)), GraceMS: ptr(int64(1000)), OutputBytes: ptr(int64(1 << 20))},
-					Max:     wire.Limits{WallMS: ptr(int64(60_000)), GraceMS: ptr(int64(10_000)), OutputBytes: ptr(int64(1 << 30)), MemoryBytes: ptr(int64(1 << 30)), CPUMS: ptr(int64(60_000))},
+					Default: wire.Limits{WallMS: new(int64(10_000)), GraceMS: new(int64(1000)), OutputBytes: new(int64(1 << 20))},
+					Max:     wire.Limits{WallMS: new(int64(60_000)), GraceMS: new(int64(10_000)), OutputBytes: new(int64(1 << 30)), MemoryBytes: new(int64(1 << 30)), CPUMS: new(int64(60_000))},
 				},
 				Capabilities: b.provider.Capabilities(),
 			}
@@ -85,7 +85,9 @@ func inBubble(t *testing.T, cfg fake.Config, story func(t *testing.T, b *bench))
 		go func() { ended <- b.pool.Run(ctx) }()
 		defer func() {
 			cancel()
-			<-ended
+			if err := <-ended; err != nil {
+				t.Log("pool:", err) // it names what the story left in doubt
+			}
 			require.NoError(t, b.provider.Close())
 		}()
 		synctest.Wait()
@@ -187,8 +189,6 @@ func script(steps ...string) attempt {
 	return attempt{request: wire.Request{Argv: append([]string{"fake"}, steps...)}}
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestAProgramThatEndsByItself(t *testing.T) {
 	inBubble(t, fake.Config{}, func(t *testing.T, b *bench) {
 		h := b.handle(script("print:hello", "err:oops", "exit:3"))
@@ -218,7 +218,7 @@ func TestAProgramThatEndsByItself(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
-	limits := wire.Limits{WallMS: ptr(int64(1000)), GraceMS: ptr(int64(500))}
+	limits := wire.Limits{WallMS: new(int64(1000)), GraceMS: new(int64(500))}
 	for name, c := range map[string]struct {
 		steps   []string
 		limits  wire.Limits
@@ -228,18 +228,18 @@ func TestOutcomes(t *testing.T) {
 		signal  int
 	}{
 		"signal":                  {steps: []string{"signal:9"}, outcome: wire.Signaled, signal: 9},
-		"exit 137 is an exit":     {steps: []string{"exit:137"}, outcome: wire.Exited, code: ptr(137)},
+		"exit 137 is an exit":     {steps: []string{"exit:137"}, outcome: wire.Exited, code: new(137)},
 		"time out":                {steps: []string{"forever"}, limits: limits, outcome: wire.TimedOut, signal: 15},
 		"time out, deaf":          {steps: []string{"ignore-term", "forever"}, limits: limits, outcome: wire.TimedOut, signal: 9},
-		"clean exit in the grace": {steps: []string{"term-exit:0:100ms", "forever"}, limits: limits, outcome: wire.TimedOut, code: ptr(0)},
-		"leftover":                {steps: []string{"leftover", "exit:0"}, outcome: wire.Exited, code: ptr(0)},
+		"clean exit in the grace": {steps: []string{"term-exit:0:100ms", "forever"}, limits: limits, outcome: wire.TimedOut, code: new(0)},
+		"leftover":                {steps: []string{"leftover", "exit:0"}, outcome: wire.Exited, code: new(0)},
 		"memory":                  {steps: []string{"oom"}, outcome: wire.OOM},
-		"cpu":                     {steps: []string{"cpu:5s"}, limits: wire.Limits{CPUMS: ptr(int64(1000))}, outcome: wire.Limit, reason: wire.ReasonCPU},
-		"output":                  {steps: []string{"write:2KiB", "forever"}, limits: wire.Limits{OutputBytes: ptr(int64(1 << 10)), GraceMS: ptr(int64(100))}, outcome: wire.Limit, reason: wire.ReasonOutput},
-		"output, ended meanwhile": {steps: []string{"write:2KiB", "exit:0"}, limits: wire.Limits{OutputBytes: ptr(int64(1 << 10))}, outcome: wire.Limit, reason: wire.ReasonOutput},
-		"output, exact fit":       {steps: []string{"write:1KiB", "exit:0"}, limits: wire.Limits{OutputBytes: ptr(int64(1 << 10))}, outcome: wire.Exited, code: ptr(0)},
-		"not found":               {steps: []string{"start:not_found"}, outcome: wire.NotStarted, reason: wire.ReasonNotFound, code: ptr(127)},
-		"not executable":          {steps: []string{"start:not_executable"}, outcome: wire.NotStarted, reason: wire.ReasonNotExecutable, code: ptr(126)},
+		"cpu":                     {steps: []string{"cpu:5s"}, limits: wire.Limits{CPUMS: new(int64(1000))}, outcome: wire.Limit, reason: wire.ReasonCPU},
+		"output":                  {steps: []string{"write:2KiB", "forever"}, limits: wire.Limits{OutputBytes: new(int64(1 << 10)), GraceMS: new(int64(100))}, outcome: wire.Limit, reason: wire.ReasonOutput},
+		"output, ended meanwhile": {steps: []string{"write:2KiB", "exit:0"}, limits: wire.Limits{OutputBytes: new(int64(1 << 10))}, outcome: wire.Limit, reason: wire.ReasonOutput},
+		"output, exact fit":       {steps: []string{"write:1KiB", "exit:0"}, limits: wire.Limits{OutputBytes: new(int64(1 << 10))}, outcome: wire.Exited, code: new(0)},
+		"not found":               {steps: []string{"start:not_found"}, outcome: wire.NotStarted, reason: wire.ReasonNotFound, code: new(127)},
+		"not executable":          {steps: []string{"start:not_executable"}, outcome: wire.NotStarted, reason: wire.ReasonNotExecutable, code: new(126)},
 		"bad directory":           {steps: []string{"start:bad_cwd"}, outcome: wire.NotStarted, reason: wire.ReasonBadCwd},
 		"the sandbox vanishes":    {steps: []string{"die"}, outcome: wire.Lost, reason: wire.ReasonSandboxGone},
 		"refused by the provider": {steps: []string{"prepare:refuse"}, outcome: wire.NotStarted, reason: wire.ReasonStart},
@@ -303,7 +303,7 @@ func TestCauses(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(1200*time.Millisecond, func() { cancel(run.ErrCancelled) })
 			a := script("ignore-term", "forever")
-			a.ctx, a.request.Limits = ctx, wire.Limits{WallMS: ptr(int64(1000)), GraceMS: ptr(int64(500))}
+			a.ctx, a.request.Limits = ctx, wire.Limits{WallMS: new(int64(1000)), GraceMS: new(int64(500))}
 			require.Equal(t, wire.TimedOut, b.handle(a).Result.Outcome)
 		})
 	})
@@ -357,7 +357,7 @@ func TestDoubtQuarantinesTheLease(t *testing.T) {
 			inBubble(t, fake.Config{}, func(t *testing.T, b *bench) {
 				b.hold = make(chan struct{})
 				a := script(c.steps...)
-				a.request.Limits = wire.Limits{WallMS: ptr(int64(2000)), GraceMS: ptr(int64(500))}
+				a.request.Limits = wire.Limits{WallMS: new(int64(2000)), GraceMS: new(int64(500))}
 				began := time.Now()
 				h := b.handle(a)
 				require.Less(t, time.Since(began), 12*time.Second)
@@ -387,7 +387,7 @@ func TestDoubtQuarantinesTheLease(t *testing.T) {
 func TestWhatIsRefusedBeforeTheStart(t *testing.T) {
 	inBubble(t, fake.Config{Unenforced: map[string]string{"memory_bytes": "no control group here"}}, func(t *testing.T, b *bench) {
 		a := script("print:x")
-		a.request.Limits.MemoryBytes = ptr(int64(1 << 20))
+		a.request.Limits.MemoryBytes = new(int64(1 << 20))
 		r := b.handle(a).Result
 		require.Equal(t, wire.NotStarted, r.Outcome)
 		require.Equal(t, wire.ReasonUnenforceable, r.Reason)
@@ -395,12 +395,12 @@ func TestWhatIsRefusedBeforeTheStart(t *testing.T) {
 		require.Contains(t, r.Message, "no control group here")
 
 		for field, change := range map[string]func(*wire.Request){
-			"limits.wall_ms": func(r *wire.Request) { r.Limits.WallMS = ptr(int64(3_600_000)) },
+			"limits.wall_ms": func(r *wire.Request) { r.Limits.WallMS = new(int64(3_600_000)) },
 			"profile":        func(r *wire.Request) { r.Profile = "nosuch" },
 			"files":          func(r *wire.Request) { r.Files = []wire.File{{Path: "a"}} },
 			"collect":        func(r *wire.Request) { r.Collect = []string{"*"} },
-			"priority":       func(r *wire.Request) { r.Priority = ptr(1) },
-			"not_before":     func(r *wire.Request) { r.NotBefore = ptr(time.Now()) },
+			"priority":       func(r *wire.Request) { r.Priority = new(1) },
+			"not_before":     func(r *wire.Request) { r.NotBefore = new(time.Now()) },
 			"lease.reuse":    func(r *wire.Request) { r.Profile, r.Lease.Reuse = "single", wire.ReuseTenant },
 		} {
 			a := script("print:x")
@@ -474,7 +474,7 @@ func TestInlineOutput(t *testing.T) {
 func TestOutputThatNobodyTakesDoesNotHoldTheVerdictUp(t *testing.T) {
 	inBubble(t, fake.Config{}, func(t *testing.T, b *bench) {
 		a := script("write:64KiB", "write:64KiB", "exit:0")
-		a.request.Limits = wire.Limits{WallMS: ptr(int64(3000)), GraceMS: ptr(int64(500))}
+		a.request.Limits = wire.Limits{WallMS: new(int64(3000)), GraceMS: new(int64(500))}
 		stuck := &stuckOutput{}
 		began := time.Now()
 		outcome := b.x.Handle(t.Context(), run.Attempt{

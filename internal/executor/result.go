@@ -143,8 +143,7 @@ func (at *attempt) containment(r *wire.Result) {
 }
 
 func (at *attempt) scope() wire.Scope {
-	p, _ := at.x.profile(at.Request)
-	if p.Capabilities.Scope == string(wire.ScopeKernel) {
+	if at.profile.Capabilities.Scope == string(wire.ScopeKernel) {
 		return wire.ScopeKernel
 	}
 	return wire.ScopeProvider

@@ -57,7 +57,7 @@ func (g *Gateway) cancelRunning(ctx context.Context, s *standing) (again bool, e
 	_, err = g.nc.RequestWithContext(ctx, g.bus.Subjects().Ctl(s.Tenant, s.ID), []byte(`{"op":"cancel"}`))
 	if err != nil {
 		// It may just have ended, or its worker is gone: the record will tell.
-		return true, nil //nolint:nilerr // the next look decides
+		return true, nil
 	}
 	s.State = wire.JobCancelling
 	return false, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -44,7 +45,7 @@ func setup(t *testing.T, change func(*bus.PlanConfig)) *desk {
 	require.NoError(t, err)
 	d.g, err = gateway.New(d.b, zerolog.Nop(), gateway.Config{
 		Queues: []string{"default"}, Replies: replies, DefaultProfile: "default",
-		Profiles: map[string]wire.Profile{"default": {Name: "default", Max: wire.Limits{WallMS: ptr(int64(1000))}}},
+		Profiles: map[string]wire.Profile{"default": {Name: "default", Max: wire.Limits{WallMS: new(int64(1000))}}},
 		Worker:   wire.WorkerRef{ID: "gw", Version: "0.1.0"}, RequestTimeout: 2 * time.Second,
 	})
 	require.NoError(t, err)
@@ -90,8 +91,6 @@ func (d *desk) conversation(subject string, body []byte, headers nats.Header) []
 		}
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 const echo = `{"v":1,"argv":["echo","hi"],"meta":{"a":"b"}}`
 
@@ -202,7 +201,7 @@ func TestStatusAndCancelOfAQueuedJob(t *testing.T) {
 
 	job, err := c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"x"}, Meta: map[string]string{"k": "v"}}, "j")
 	require.NoError(t, err)
-	defer job.Close()
+	defer closing(t, job)
 	state, err = c.Status(t.Context(), "j")
 	require.NoError(t, err)
 	require.Equal(t, wire.JobQueued, state.State)
@@ -236,11 +235,11 @@ func TestCancelOfARunningJob(t *testing.T) {
 
 	sub, err := d.nc.Subscribe("exec.ctl.default.run", func(m *nats.Msg) {
 		if bytes.Contains(m.Data, []byte("cancel")) {
-			_ = m.Respond([]byte(`{"state":"cancelling"}`))
+			assert.NoError(t, m.Respond([]byte(`{"state":"cancelling"}`)))
 		}
 	})
 	require.NoError(t, err)
-	defer sub.Unsubscribe()
+	defer func() { require.NoError(t, sub.Unsubscribe()) }()
 	require.NoError(t, d.nc.Flush())
 	state, err := c.Cancel(t.Context(), "run")
 	require.NoError(t, err)
@@ -256,12 +255,12 @@ func TestReadPagesThroughStoredOutput(t *testing.T) {
 	}
 	_, err := out.Flush(bustest.Context(t))
 	require.NoError(t, err)
-	result, err := wire.EncodeResult(&wire.Result{V: 1, Tenant: "default", ID: "j", Queue: "default", Attempt: 1, Outcome: wire.Exited, ExitCode: ptr(0), StartState: wire.StartYes})
+	result, err := wire.EncodeResult(&wire.Result{V: 1, Tenant: "default", ID: "j", Queue: "default", Attempt: 1, Outcome: wire.Exited, ExitCode: new(0), StartState: wire.StartYes})
 	require.NoError(t, err)
 
 	tail, err := d.client().Tail("j", 0)
 	require.NoError(t, err)
-	defer tail.Close()
+	defer closing(t, tail)
 	_, err = d.b.Runs().Create(t.Context(), "default", "j", wire.RunRecord{V: 1, State: wire.RunDone, Attempt: 1, Queue: "default", Worker: "w", Token: "t", JobSeq: 1, Digest: "d", Result: result})
 	require.NoError(t, err)
 	require.NoError(t, out.Final(bustest.Context(t), result, events+1))
@@ -282,10 +281,15 @@ func TestReadPagesThroughStoredOutput(t *testing.T) {
 	require.Len(t, got, events)
 	rest, err := d.client().Tail("j", cursors[events-1])
 	require.NoError(t, err)
-	defer rest.Close()
+	defer closing(t, rest)
 	ev, _, err := rest.Next(bustest.Context(t))
 	require.NoError(t, err)
 	require.Equal(t, wire.EventResult, ev.Type)
 	_, _, err = rest.Next(bustest.Context(t))
 	require.ErrorIs(t, err, io.EOF)
+}
+
+func closing(t *testing.T, c io.Closer) {
+	t.Helper()
+	require.NoError(t, c.Close())
 }
