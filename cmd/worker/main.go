@@ -27,6 +27,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "sallyport: close_range:", err)
 		os.Exit(exitRefused)
 	}
+	// A reader of ours that goes away is an error of the write, not our end: a job
+	// has to be cancelled then.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, hurry := signals()
 	os.Exit(execute(ctx, process{
 		args: os.Args[1:], environ: os.Environ(), root: os.Geteuid() == 0, hurry: hurry,

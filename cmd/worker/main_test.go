@@ -298,6 +298,18 @@ func TestJobsThroughDev(t *testing.T) {
 		require.Equal(t, wire.ExitCancelled, <-done, stderr.String())
 		require.Contains(t, stderr.String(), "cancelled")
 	})
+	t.Run("a reader that goes away cancels", func(t *testing.T) {
+		var stderr buffer
+		code := execute(t.Context(), process{
+			args:  []string{"run", "--server", url, "--id", "unread", "--", "fake", "print:up", "forever"},
+			hurry: t.Context(), stdin: strings.NewReader(""), stdout: broken{}, stderr: &stderr,
+		})
+		require.Equal(t, 128+int(syscall.SIGPIPE), code, stderr.String())
+		require.Empty(t, stderr.String())
+		require.Eventually(t, func() bool {
+			return strings.Contains(sallyport(t, "status", "--server", url, "unread").stdout, "cancelled")
+		}, patience, 50*time.Millisecond)
+	})
 	t.Run("cancel", func(t *testing.T) {
 		require.Equal(t, exitOK, sallyport(t, "submit", "--server", url, "--id", "endless", "--", "fake", "forever").code)
 		p := sallyport(t, "cancel", "--server", url, "endless")
@@ -337,6 +349,14 @@ func TestJobsThroughDev(t *testing.T) {
 		require.Contains(t, p.stdout, "w-extra: created")
 		require.Equal(t, exitOK, sallyport(t, "streams", "check", "--server", url, "--queues", "default,extra").code)
 	})
+}
+
+// broken is a pipe that nobody reads.
+type broken struct{}
+
+// Write implements io.Writer.
+func (broken) Write([]byte) (int, error) {
+	return 0, &os.PathError{Op: "write", Path: "|1", Err: syscall.EPIPE}
 }
 
 // The demo is the product's own check of its whole path, with real sandboxes.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sallyport/sallyport/client"
@@ -43,6 +44,10 @@ func (c *runCommand) Run(s *session) (err error) {
 	}
 	defer func() { err = errors.Join(err, job.Close()) }()
 	result, err := follow(s, cl.Client, job)
+	if errors.Is(err, syscall.EPIPE) {
+		// As for any program in a pipeline: nobody reads on, so nothing runs on.
+		return &exit{code: 128 + int(syscall.SIGPIPE), err: cancelJob(s, cl.Client, job)}
+	}
 	if err != nil {
 		return &exit{wire.ExitLost, fmt.Errorf("job %s.%s: %w; it may still be running: sallyport status %s --tenant %s", job.Tenant, job.ID, err, job.ID, job.Tenant)}
 	}
@@ -76,10 +81,8 @@ const askAgain = 5 * time.Second
 func follow(s *session, cl *client.Client, job *client.Job) (*client.Result, error) {
 	waiting := context.WithoutCancel(s.ctx)
 	stop := context.AfterFunc(s.ctx, func() {
-		ctx, cancel := detached(s.ctx)
-		defer cancel()
-		if _, err := cl.Cancel(ctx, job.ID); err != nil {
-			s.warnf("cancel: %v", err)
+		if err := cancelJob(s, cl, job); err != nil {
+			s.warnf("%v", err)
 		}
 	})
 	defer stop()
@@ -100,6 +103,16 @@ func follow(s *session, cl *client.Client, job *client.Job) (*client.Result, err
 			return result, err
 		}
 	}
+}
+
+// cancelJob asks for the job's end, also after the first signal.
+func cancelJob(s *session, cl *client.Client, job *client.Job) error {
+	ctx, cancel := detached(s.ctx)
+	defer cancel()
+	if _, err := cl.Cancel(ctx, job.ID); err != nil {
+		return fmt.Errorf("cancel job %s.%s: %w", job.Tenant, job.ID, err)
+	}
+	return nil
 }
 
 // ask returns the result where the job is over although nobody told us. A
