@@ -268,3 +268,13 @@ func TestParseSizeAndDuration(t *testing.T) {
 		require.Error(t, err, text)
 	}
 }
+
+func TestEveryKeyIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operating.md")
+	require.NoError(t, err)
+	keys := append(config.Keys(), "profiles", "provider", "root", "reuse", "warm", "max_uses", "max_age", "idle_ttl", "limits",
+		"wall", "grace", "cpu", "memory", "output", "disk", "inodes", "pids", "open_files", "cpu_share")
+	for _, key := range keys {
+		require.Contains(t, string(page), "`"+key+"`")
+	}
+}
