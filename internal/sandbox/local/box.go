@@ -110,7 +110,7 @@ func (b *box) create(ctx context.Context) error {
 }
 
 func (b *box) setup() (leaseinit.Setup, error) {
-	s := leaseinit.Setup{Hostname: "sandbox", JobUID: jobUID, Switch: b.provider.host.root}
+	s := leaseinit.Setup{Hostname: "sandbox", JobUID: jobUID, Switch: b.provider.host.root, Filter: b.provider.filter}
 	var err error
 	if b.spec.Root == "" {
 		s.View = hostView()

@@ -42,9 +42,8 @@ func (p *Provider) findCapabilities() (sandbox.Capabilities, error) {
 			Applied: []string{
 				"user, pid, mount, network, ipc, uts and cgroup namespaces",
 				"nested pid, mount and ipc namespaces for each job", "read-only root", "no network",
-				"no capabilities", "no_new_privs", "no further user namespaces",
+				"no capabilities", "no_new_privs", "no further user namespaces", "system-call filter",
 			},
-			Missing: []string{"system-call filter"},
 		},
 	}
 	if !p.host.root {

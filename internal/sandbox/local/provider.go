@@ -13,6 +13,7 @@ import (
 
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/local/cgroup"
+	"github.com/sallyport/sallyport/internal/sandbox/local/seccomp"
 )
 
 // Name is the provider's name.
@@ -21,7 +22,7 @@ const Name = "local"
 const (
 	defaultWorkspaceBytes  = 64 << 20
 	defaultWorkspaceInodes = 16 << 10
-	defaultTmpBytes        = 16 << 20
+	defaultTmpBytes        = 64 << 20
 
 	// setupTimeout bounds the making of a sandbox: a few milliseconds, as a rule.
 	setupTimeout = 10 * time.Second
@@ -46,7 +47,7 @@ type Config struct {
 	// limits of its own for it. Zero means 64 MiB and 16,384.
 	WorkspaceBytes, WorkspaceInodes int64
 	// TmpBytes bounds /tmp and, apart from it, /dev/shm of each run. Zero means
-	// 16 MiB.
+	// 64 MiB.
 	TmpBytes int64
 	Log      zerolog.Logger
 }
@@ -56,6 +57,7 @@ type Provider struct {
 	config       Config
 	log          zerolog.Logger
 	host         host
+	filter       []byte
 	capabilities sandbox.Capabilities
 	launcher     *launcher
 	state        *state
@@ -87,7 +89,7 @@ func New(config Config) (*Provider, error) {
 	if config.TmpBytes == 0 {
 		config.TmpBytes = defaultTmpBytes
 	}
-	p := &Provider{config: config, log: config.Log, boxes: map[string]*box{}, ranges: map[uint32]bool{}}
+	p := &Provider{config: config, log: config.Log, filter: seccomp.Filter(), boxes: map[string]*box{}, ranges: map[uint32]bool{}}
 	var err error
 	if p.host, err = inspectHost(); err != nil {
 		return nil, fmt.Errorf("local provider: %w", err)
