@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sallyport/sallyport/internal/bus/bustest"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -55,7 +56,7 @@ profiles:
 func newStack(t *testing.T) *stack {
 	t.Helper()
 	dir := t.TempDir()
-	srv := startServer(t, filepath.Join(dir, "nats"))
+	srv := bustest.Server(t, func(o *server.Options) { o.MaxPayload = 8 << 20 })
 	s := &stack{t: t, url: srv.ClientURL(), dir: dir, config: filepath.Join(dir, "sallyport.yaml")}
 	require.NoError(t, os.WriteFile(s.config, []byte(workerConfig), 0o600))
 	nc, err := nats.Connect(s.url)
@@ -65,19 +66,6 @@ func newStack(t *testing.T) *stack {
 	s.js, err = jetstream.New(nc)
 	require.NoError(t, err)
 	return s
-}
-
-func startServer(t *testing.T, store string) *server.Server {
-	t.Helper()
-	srv, err := server.NewServer(&server.Options{
-		ServerName: "test", Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: store,
-		NoSigs: true, NoLog: true, DisableJetStreamBanner: true, MaxPayload: 8 << 20,
-	})
-	require.NoError(t, err)
-	srv.Start()
-	require.True(t, srv.ReadyForConnections(10*time.Second))
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	return srv
 }
 
 // apply creates the streams as an operator would.

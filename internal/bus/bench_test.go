@@ -13,18 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/bus/bustest"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
 func benchBus(b *testing.B) (*server.Server, *bus.Bus) {
 	b.Helper()
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: b.TempDir(), NoSigs: true, NoLog: true,
-	})
-	require.NoError(b, err)
-	s.Start()
-	require.True(b, s.ReadyForConnections(patience))
-	b.Cleanup(func() { stopServer(s) })
+	s := bustest.Server(b, nil)
 	conn, err := bus.Connect(b.Context(), bus.Options{Servers: s.ClientURL(), Log: zerolog.Nop()})
 	require.NoError(b, err)
 	b.Cleanup(func() {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/bus/bustest"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -27,19 +28,7 @@ const patience = 20 * time.Second
 // any free one.
 func startServer(t *testing.T, change func(*server.Options)) *server.Server {
 	t.Helper()
-	opts := &server.Options{
-		ServerName: "test", Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
-		NoSigs: true, NoLog: true, DisableJetStreamBanner: true, JetStreamMaxStore: 8 << 30, JetStreamMaxMemory: 64 << 20,
-	}
-	if change != nil {
-		change(opts)
-	}
-	s, err := server.NewServer(opts)
-	require.NoError(t, err)
-	s.Start()
-	require.True(t, s.ReadyForConnections(patience), "server does not listen")
-	t.Cleanup(func() { stopServer(s) })
-	return s
+	return bustest.Server(t, change)
 }
 
 func stopServer(s *server.Server) {

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/bus/bustest"
 	"github.com/sallyport/sallyport/internal/consumer"
 	"github.com/sallyport/sallyport/internal/run"
 	"github.com/sallyport/sallyport/internal/wire"
@@ -27,11 +27,7 @@ func BenchmarkNoop(b *testing.B) {
 }
 
 func benchNoop(b *testing.B, inFlight int) {
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: b.TempDir(), NoSigs: true, NoLog: true})
-	require.NoError(b, err)
-	s.Start()
-	defer func() { s.Shutdown(); s.WaitForShutdown() }()
-	require.True(b, s.ReadyForConnections(10*time.Second))
+	s := bustest.Server(b, nil)
 	bs, err := bus.Connect(b.Context(), bus.Options{Servers: s.ClientURL(), Log: zerolog.Nop()})
 	require.NoError(b, err)
 	defer func() { require.NoError(b, bs.Close(context.Background())) }()

@@ -9,6 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/sallyport/sallyport/internal/bus/bustest"
 )
 
 func TestMain(m *testing.M) {
@@ -34,14 +36,8 @@ func newBroker(t *testing.T) *broker {
 
 func (b *broker) start() {
 	b.t.Helper()
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: b.port, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true,
-	})
-	require.NoError(b.t, err)
-	s.Start()
-	require.True(b.t, s.ReadyForConnections(10*time.Second), "server not ready")
-	b.Server = s
-	addr, ok := s.Addr().(*net.TCPAddr)
+	b.Server = bustest.Server(b.t, func(o *server.Options) { o.Port, o.StoreDir = b.port, b.dir })
+	addr, ok := b.Addr().(*net.TCPAddr)
 	require.True(b.t, ok)
 	b.port = addr.Port
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/bus/bustest"
 	"github.com/sallyport/sallyport/internal/reaper"
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/fake"
@@ -56,18 +57,7 @@ func setup(t *testing.T) *env {
 
 func startServer(t *testing.T, port int, dir string) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{
-		ServerName: "test", Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir,
-		NoSigs: true, NoLog: true, DisableJetStreamBanner: true, JetStreamMaxStore: 8 << 30, JetStreamMaxMemory: 64 << 20,
-	})
-	require.NoError(t, err)
-	s.Start()
-	require.True(t, s.ReadyForConnections(patience))
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	return s
+	return bustest.Server(t, func(o *server.Options) { o.Port, o.StoreDir = port, dir })
 }
 
 // restart is a broker outage.
