@@ -179,6 +179,36 @@ func TestSubmitOfAQueuedID(t *testing.T) {
 	require.Equal(t, wire.ReasonIDConflict, r.Reason)
 }
 
+// A job that is over may have its message in the queue for a while: its worker
+// died before the acknowledgement, or is just about to send it.
+func TestSubmitOfAJobThatIsOver(t *testing.T) {
+	d := setup(t, nil)
+	send := func(body string) []*nats.Msg {
+		return d.conversation("exec.submit.default.default", []byte(body), nats.Header{wire.HeaderID: {"over"}})
+	}
+	require.Len(t, send(echo), 1)
+	msg, err := d.b.QueuedMessage(t.Context(), "default", "over")
+	require.NoError(t, err)
+	digest, err := wire.Digest("default", msg.Body)
+	require.NoError(t, err)
+	result, err := wire.EncodeResult(&wire.Result{V: 1, Tenant: "default", ID: "over", Queue: "default", Attempt: 1, Outcome: wire.Exited, ExitCode: new(0), StartState: wire.StartYes})
+	require.NoError(t, err)
+	_, err = d.b.Runs().Create(t.Context(), "default", "over", wire.RunRecord{V: 1, State: wire.RunDone, Attempt: 1, Queue: "default", Worker: "w", Token: "t", JobSeq: msg.Seq, Digest: digest, Result: result})
+	require.NoError(t, err)
+
+	c := d.client()
+	job, err := c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"echo", "hi"}, Meta: map[string]string{"a": "b"}}, "over")
+	require.NoError(t, err)
+	defer closing(t, job)
+	r, err := job.Copy(bustest.Context(t), nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, wire.Exited, r.Outcome)
+	_, err = c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"other"}}, "over")
+	var refused *client.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, wire.ReasonIDConflict, refused.Result.Reason)
+}
+
 func TestAFullQueueIsSaidSo(t *testing.T) {
 	d := setup(t, func(c *bus.PlanConfig) { c.JobsMessages = 1 })
 	c := d.client()

@@ -36,20 +36,31 @@ func (g *Gateway) submit(ctx context.Context, c call) {
 		c.refuse(job, bad)
 		return
 	}
-	switch err := g.enqueue(ctx, job, c, body); {
-	case err == nil:
-		g.stats.submitted.Add(1)
-		c.accept(job)
-	case errors.Is(err, bus.ErrAlreadyQueued):
-		c.queuedBefore(ctx, job, body)
-	case errors.Is(err, bus.ErrQueueFull):
-		c.fail(codeUnavailable, fmt.Errorf("queue %s is full, try again later: %w", queue, err))
-	case errors.Is(err, bus.ErrUnknown):
-		c.fail(codeUnknown, fmt.Errorf("job %s may have been accepted: %w", job.ID, err))
-	default:
-		c.fail(codeUnavailable, fmt.Errorf("not accepted, try again: %w", err))
+	for range submitLooks {
+		err := g.enqueue(ctx, job, c, body)
+		switch {
+		case err == nil:
+			g.stats.submitted.Add(1)
+			c.accept(job)
+		case errors.Is(err, bus.ErrAlreadyQueued):
+			if c.queuedBefore(ctx, job, body) {
+				continue
+			}
+		case errors.Is(err, bus.ErrQueueFull):
+			c.fail(codeUnavailable, fmt.Errorf("queue %s is full, try again later: %w", queue, err))
+		case errors.Is(err, bus.ErrUnknown):
+			c.fail(codeUnknown, fmt.Errorf("job %s may have been accepted: %w", job.ID, err))
+		default:
+			c.fail(codeUnavailable, fmt.Errorf("not accepted, try again: %w", err))
+		}
+		return
 	}
+	c.fail(codeConflict, fmt.Errorf("job %s kept changing its state, try again", job.ID))
 }
+
+// A submission that meets its job's message just leaving the queue looks again
+// this often.
+const submitLooks = 5
 
 // check refuses what no worker would run, and chooses the id.
 func (g *Gateway) check(job *wire.Job, h nats.Header, body []byte) *wire.Invalid {
@@ -104,34 +115,65 @@ func (g *Gateway) enqueue(ctx context.Context, job wire.Job, c call, body []byte
 	return g.bus.Enqueue(ctx, job, body, headers)
 }
 
-// queuedBefore answers a submission whose id waits in the queue already: an
-// honest repetition (the first answer was lost) is accepted again.
-func (c call) queuedBefore(ctx context.Context, job wire.Job, body []byte) {
+// queuedBefore answers a submission whose id stands in the queue already. An
+// honest repetition (the first answer was lost) is accepted again, and where the
+// job is over, and only its message still there, its stored result follows at
+// once. again says that the message has gone meanwhile.
+func (c call) queuedBefore(ctx context.Context, job wire.Job, body []byte) (again bool) {
 	g := c.g
 	there, err := g.bus.QueuedMessage(ctx, job.Tenant, job.ID)
-	switch {
-	case errors.Is(err, bus.ErrNotQueued): // it was taken a moment ago
-		c.fail(codeUnavailable, errors.New("a job with this id was just taken from the queue; ask its status"))
-		return
-	case err != nil:
+	if errors.Is(err, bus.ErrNotQueued) {
+		return true
+	}
+	if err != nil {
 		c.fail(codeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
-		return
+		return false
 	}
 	was, errWas := wire.Digest(there.Job.Queue, there.Body)
 	is, errIs := wire.Digest(job.Queue, body)
-	if err := errors.Join(errWas, errIs); err != nil {
+	rec, err := g.bus.Runs().Get(ctx, job.Tenant, job.ID)
+	if errors.Is(err, bus.ErrNoRecord) {
+		err = nil
+	}
+	if err := errors.Join(errWas, errIs, err); err != nil {
 		c.fail(codeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
-		return
+		return false
 	}
 	reply, bad := wire.ReplyHeader(there.Headers)
 	switch {
 	case was != is:
-		c.refuse(job, &wire.Invalid{Reason: wire.ReasonIDConflict, Field: wire.HeaderID, Message: "another request waits in the queue under this id"})
+		c.conflict(job, "another request stands in the queue under this id")
+	case rec != nil && rec.Record.State.Terminal():
+		c.accept(job)
+		c.repeat(job, rec.Record)
 	case bad != nil || reply != c.req.Reply():
-		c.refuse(job, &wire.Invalid{Reason: wire.ReasonIDConflict, Field: wire.HeaderID, Message: "this request waits in the queue already, with another reply subject; follow it by its id (status, tail)"})
+		c.conflict(job, "this request is queued or running already, with another reply subject; follow it by its id (status, tail)")
 	default:
 		c.accept(job)
 	}
+	return false
+}
+
+func (c call) conflict(job wire.Job, why string) {
+	c.refuse(job, &wire.Invalid{Reason: wire.ReasonIDConflict, Field: wire.HeaderID, Message: why})
+}
+
+// repeat sends the result of a job that is over, as it is stored.
+func (c call) repeat(job wire.Job, rec wire.RunRecord) {
+	if c.req.Reply() == "" {
+		return
+	}
+	r, err := wire.DecodeResult(rec.Result)
+	if err != nil {
+		c.fail(codeUnavailable, fmt.Errorf("stored result: %w", err))
+		return
+	}
+	ev := wire.Event{Type: wire.EventResult, Job: job.Key(), Attempt: rec.Attempt}
+	if r.Output.LastSeq > 0 {
+		ev.Seq = r.Output.LastSeq + 1
+	}
+	c.send(rec.Result, ev.Headers())
+	c.send(nil, wire.Event{Type: wire.EventEnd, Job: job.Key()}.Headers())
 }
 
 func (c call) accept(job wire.Job) {

@@ -1,0 +1,457 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+func shell(script string) wire.Request { return wire.Request{Argv: []string{"sh", "-c", script}} }
+
+// limited is a request that ends soon whatever its program does.
+func limited(wall, grace int64, argv ...string) wire.Request {
+	return wire.Request{Argv: argv, Limits: wire.Limits{WallMS: new(wall), GraceMS: new(grace)}}
+}
+
+// Bytes arrive as they were written, whatever they are and however they were cut.
+func TestOutputArrivesByteForByte(t *testing.T) {
+	s := newStack(t).apply()
+	s.worker("w1", "--slots", "8")
+	s.gateway()
+
+	t.Run("random bytes", func(t *testing.T) {
+		t.Parallel()
+		f := s.on(t).run("random", "sh", "-c", "head -c 65536 /dev/urandom | tee /tmp/x; sha256sum /tmp/x >&2").exited(0)
+		sum := sha256.Sum256(f.stdout)
+		require.Contains(t, string(f.stderr), hex.EncodeToString(sum[:]))
+	})
+	t.Run("a character cut in three", func(t *testing.T) {
+		t.Parallel()
+		f := s.on(t).run("cut", "sh", "-c", `printf '\342'; sleep 0.2; printf '\211'; sleep 0.2; printf '\244\n'`).exited(0)
+		require.Equal(t, "\u2264\n", strings.ReplaceAll(string(f.stdout), "\u2264", "\u2264"))
+		require.GreaterOrEqual(t, len(f.events), 5, "it came in pieces")
+	})
+	t.Run("many characters of three bytes", func(t *testing.T) {
+		t.Parallel()
+		s := s.on(t)
+		stdout, stderr, code := s.split("", "run", "--server", s.url, "--", "perl", "-e", `print "\xe2\x89\xa4" x 100000`)
+		require.Equal(t, 0, code, stderr)
+		require.Equal(t, strings.Repeat("\u2264", 100_000), stdout)
+	})
+	t.Run("streams are kept apart", func(t *testing.T) {
+		t.Parallel()
+		s := s.on(t)
+		for i := range soak(20, 200) {
+			f := s.run(id("apart-%d", i), "sh", "-c", "printf 'no newline' >&2; echo X=1; echo e2 >&2; echo X=2").exited(0)
+			require.Equal(t, "X=1\nX=2\n", string(f.stdout))
+			require.Equal(t, "no newlinee2\n", string(f.stderr))
+		}
+	})
+	t.Run("a prompt comes before its newline", func(t *testing.T) {
+		t.Parallel()
+		s := s.on(t)
+		began := time.Now()
+		f, seen := s.submitWatched("prompt", shell("printf 'name? '; sleep 3; echo"), func(ev wire.Event) bool {
+			return ev.Type == wire.EventStdout && string(ev.Data) == "name? "
+		})
+		s.within(seen, "no prompt")
+		require.Less(t, time.Since(began), 2*time.Second)
+		f.wait().exited(0)
+	})
+	t.Run("single bytes come in few chunks", func(t *testing.T) {
+		t.Parallel()
+		f := s.on(t).run("bytewise", "perl", "-e", `$| = 1; print "x" for 1..20000`).exited(0)
+		require.Equal(t, strings.Repeat("x", 20_000), string(f.stdout))
+		require.Less(t, len(f.events), 2000)
+	})
+	t.Run("input of which a part is read", func(t *testing.T) {
+		t.Parallel()
+		s := s.on(t)
+		in := strings.Repeat("x", 4<<20)
+		for name, c := range map[string]struct {
+			argv []string
+			out  string
+		}{
+			"head":   {[]string{"head", "-c", "1"}, "x"},
+			"closed": {[]string{"sh", "-c", "exec 0<&-; sleep 0.2; echo done"}, "done\n"},
+		} {
+			f := s.submit("part-"+name, wire.Request{Argv: c.argv, Stdin: &in}).wait().exited(0)
+			require.Equal(t, c.out, string(f.stdout))
+			require.Equal(t, 1, f.result.Attempt)
+		}
+	})
+	t.Run("a slow reader of stored output", func(t *testing.T) {
+		t.Parallel()
+		s := s.on(t)
+		const size = 18 << 20
+		r := shell(`perl -e '$x = pack("N*", 0..65535); print $x for 1..72'`)
+		r.Output, r.Limits.OutputBytes = wire.OutputStored, new(int64(size))
+		f := s.submit("slow-reader", r)
+		tail, err := s.client().Tail("slow-reader", 0)
+		require.NoError(t, err)
+		defer closing(t, tail)
+		sum, n := sha256.New(), 0
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			ev, _, err := tail.Next(t.Context())
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err)
+			if ev.Type == wire.EventStdout {
+				sum.Write(ev.Data)
+				n += len(ev.Data)
+				<-tick.C
+			}
+		}
+		require.Equal(t, size, n)
+		require.Empty(t, tail.Lost())
+		piece := make([]byte, 0, 4<<16)
+		for i := range uint32(65536) {
+			piece = append(piece, byte(i>>24), byte(i>>16), byte(i>>8), byte(i))
+		}
+		require.Equal(t, sha256.Sum256(bytes.Repeat(piece, 72)), [32]byte(sum.Sum(nil)))
+		f.wait().exited(0)
+	})
+}
+
+// Readers that come late find what is stored, readers that came early miss
+// nothing.
+func TestReadersComeAtAnyTime(t *testing.T) {
+	s := newStack(t).apply()
+	s.worker("w1", "--slots", "16")
+	s.gateway()
+	n := soak(60, 1000)
+	all := make([]*followed, n)
+	for i := range n {
+		r := wire.Request{Argv: []string{"echo", id("%d", i)}, Output: wire.OutputBoth}
+		all[i] = s.submit(id("echo-%d", i), r)
+	}
+	late := func(i int) {
+		t.Helper()
+		tail, err := s.client().Tail(id("echo-%d", i), 0)
+		require.NoError(t, err)
+		defer closing(t, tail)
+		var out []byte
+		for {
+			ev, _, err := tail.Next(t.Context())
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err)
+			if ev.Type == wire.EventStdout {
+				out = append(out, ev.Data...)
+			}
+		}
+		require.Equal(t, id("%d\n", i), string(out))
+		require.Empty(t, tail.Lost())
+	}
+	for i := range n / 2 { // while they run
+		late(i)
+	}
+	for i, f := range all {
+		f.wait().exited(0)
+		require.Equal(t, id("%d\n", i), string(f.stdout))
+	}
+	for i := n / 2; i < n; i++ { // when all is over
+		late(i)
+	}
+}
+
+// A worker that gets little processor time loses no tail of a fast program's
+// output, and no job that is over as soon as it began stays "running".
+func TestShortProgramsOnAStarvedWorker(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "1")
+	s := newStack(t).apply()
+	w := s.worker("w1", "--slots", "64")
+	tails, trues := soak(100, 500), soak(200, 5000)
+	var all []*followed
+	for i := range tails {
+		all = append(all, s.submit(id("tail-%d", i), shell("head -c 60000 /dev/zero | tr '\\0' x")))
+	}
+	for i := range trues {
+		all = append(all, s.submit(id("true-%d", i), wire.Request{Argv: []string{"true"}}))
+	}
+	want := strings.Repeat("x", 60000)
+	for i, f := range all {
+		f.wait().exited(0)
+		require.Equal(t, wire.EventStarted, f.events[0])
+		if i < tails {
+			require.Equal(t, want, string(f.stdout), f.id)
+		}
+		require.GreaterOrEqual(t, f.result.Timing.RunMS, 0.0)
+		require.GreaterOrEqual(t, f.result.Timing.QueuedMS, 0.0)
+	}
+	s.queueEmpty()
+	require.Eventually(t, func() bool { return w.metric(t, "sallyport_slots_used") == 0 }, patience, 20*time.Millisecond)
+}
+
+// Whatever ends a program, the result names it, with the program's own end as
+// detail, and what the program wrote before stands.
+func TestEveryEndIsNamed(t *testing.T) {
+	s := newStack(t).apply()
+	s.worker("w1", "--slots", "16")
+	s.gateway()
+
+	for _, c := range []struct {
+		name    string
+		request wire.Request
+		outcome wire.Outcome
+		reason  wire.Reason
+		code    int // -1 for none
+		signal  int
+		stdout  string
+	}{
+		{name: "exits-255", request: shell("exit 255"), outcome: wire.Exited, code: 255},
+		{name: "exits-256", request: shell("perl -e 'exit 256'"), outcome: wire.Exited},
+		{name: "aborts", request: shell("kill -ABRT $$"), outcome: wire.Signaled, code: -1, signal: 6},
+		{name: "kills-its-group", request: shell("kill -9 0"), outcome: wire.Signaled, code: -1, signal: 9},
+		{name: "one-millisecond", request: limited(1, 100, "sleep", "2"), outcome: wire.TimedOut, code: -1, signal: 15},
+		{name: "grandchild-holds-stderr", request: shell("echo hi; sleep 3600 >/dev/null & exit 0"), outcome: wire.Exited, stdout: "hi\n"},
+		{name: "cwd-is-a-file", request: wire.Request{Argv: []string{"true"}, Cwd: "/etc/passwd"}, outcome: wire.NotStarted, reason: wire.ReasonBadCwd, code: -1},
+		{name: "talks-until-its-limit", request: limited(1500, 200, "sh", "-c", "while :; do printf .; sleep 0.2; done >/dev/null"), outcome: wire.TimedOut, code: -1, signal: 15},
+		{name: "silent-for-long", request: limited(6000, 200, "sleep", "3"), outcome: wire.Exited},
+		{name: "late", request: wire.Request{Argv: []string{"true"}, Deadline: new(time.Now().Add(-time.Hour))}, outcome: wire.Expired, reason: wire.ReasonDeadline, code: -1},
+		{name: "not-late", request: wire.Request{Argv: []string{"true"}, Deadline: new(time.Now().AddDate(1, 0, 0))}, outcome: wire.Exited},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := s.on(t).submit(c.name, c.request).wait()
+			require.Equal(t, c.outcome, f.result.Outcome, "%s", f.raw)
+			require.Equal(t, c.reason, f.result.Reason, "%s", f.raw)
+			if c.code < 0 {
+				require.Nil(t, f.result.ExitCode, "%s", f.raw)
+			} else {
+				require.Equal(t, c.code, *f.result.ExitCode, "%s", f.raw)
+			}
+			if c.signal == 0 {
+				require.Nil(t, f.result.Signal, "%s", f.raw)
+			} else {
+				require.Equal(t, c.signal, f.result.Signal.Number, "%s", f.raw)
+			}
+			if c.stdout != "" {
+				require.Equal(t, c.stdout, string(f.stdout))
+			}
+			require.GreaterOrEqual(t, f.result.Timing.QueuedMS, 0.0)
+			require.NotContains(t, string(f.raw), "-1", "%s", f.raw)
+		})
+	}
+	for _, sh := range []string{"sh", "bash"} {
+		for i, script := range []string{"sleep 20", "sleep 20; true", "(sleep 20)", "sleep 20 | cat", "sleep 20 & wait"} {
+			t.Run(id("a tree under %s ends at its limit: %s", sh, script), func(t *testing.T) {
+				t.Parallel()
+				f := s.on(t).submit(id("tree-%s-%d", sh, i), limited(700, 300, sh, "-c", script)).wait().proven()
+				require.Equal(t, wire.TimedOut, f.result.Outcome, "%s", f.raw)
+				require.Less(t, f.result.Timing.RunMS+f.result.Timing.ProofMS, 2000.0, "%s", f.raw)
+			})
+		}
+	}
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		r := shell(`echo before; printf partial; exec perl -e '$x = "x" x (1 << 30); sleep 60'`)
+		r.Limits.MemoryBytes = new(int64(64 << 20))
+		f := s.on(t).submit("oom", r).wait()
+		if f.result.Outcome == wire.NotStarted { // a host that cannot limit memory says so
+			require.Equal(t, wire.ReasonUnenforceable, f.result.Reason, "%s", f.raw)
+			return
+		}
+		require.Equal(t, wire.OOM, f.proven().result.Outcome, "%s", f.raw)
+		require.Equal(t, "before\npartial", string(f.stdout))
+		require.Positive(t, *f.result.Usage.OOMKills)
+	})
+	t.Run("more output than allowed", func(t *testing.T) {
+		t.Parallel()
+		r := shell("head -c 5242880 /dev/zero; sleep 60")
+		r.Limits.OutputBytes = new(int64(1 << 20))
+		f := s.on(t).submit("much", r).wait().proven()
+		require.Equal(t, []any{wire.Limit, wire.ReasonOutput}, []any{f.result.Outcome, f.result.Reason}, "%s", f.raw)
+		out := f.result.Output
+		require.True(t, out.Truncated)
+		require.Equal(t, int64(1<<20), out.StdoutBytes)
+		require.Greater(t, out.StdoutProduced, out.StdoutBytes)
+		require.Len(t, f.stdout, 1<<20)
+	})
+}
+
+// A cancel is answered at once, gives the grace that was asked for and no more,
+// and throws away nothing that was written.
+func TestCancelGivesTheGraceThatWasAskedFor(t *testing.T) {
+	s := newStack(t).apply()
+	s.worker("w1", "--slots", "16")
+	s.gateway()
+	for _, c := range []struct {
+		name, script string
+		grace        int64
+		stdout       string
+		signal       int // 0 for exit code 0
+		least, most  float64
+	}{
+		{"ignores everything", "trap '' TERM INT HUP; echo before; printf partial; while :; do sleep 0.1; done", 1000, "before\npartial", 9, 990, 2500},
+		{"saves its work, longer than the fence", "trap 'sleep 4; echo saved; exit 0' TERM; echo up; sleep 300 & wait", 30_000, "up\nsaved\n", 0, 4000, 7000},
+		{"ends at once", "echo up; exec sleep 300", 30_000, "up\n", 15, 0, 1500},
+		{"burns the processor", "trap '' TERM; echo up; while :; do :; done", 500, "up\n", 9, 490, 2500},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := s.on(t)
+			name := strings.NewReplacer(" ", "-", ",", "").Replace(c.name)
+			r := limited(60_000, c.grace, "sh", "-c", c.script)
+			var out []byte
+			ready := c.stdout[:strings.Index(c.stdout, "\n")+1]
+			f, up := s.submitWatched(name, r, func(ev wire.Event) bool {
+				if ev.Type == wire.EventStdout {
+					out = append(out, ev.Data...)
+				}
+				return strings.HasPrefix(string(out), ready)
+			})
+			s.within(up, "no output of %s", name)
+			began := time.Now()
+			require.Less(t, s.cancel(name), 900*time.Millisecond, "the answer waits for the end")
+			f.wait().proven()
+			took := float64(time.Since(began).Milliseconds())
+			require.Equal(t, wire.Cancelled, f.result.Outcome, "%s", f.raw)
+			require.Equal(t, c.stdout, string(f.stdout))
+			if c.signal == 0 {
+				require.Equal(t, 0, *f.result.ExitCode, "%s", f.raw)
+			} else {
+				require.Equal(t, c.signal, f.result.Signal.Number, "%s", f.raw)
+			}
+			require.GreaterOrEqual(t, took, c.least)
+			require.Less(t, took, c.most, "%s", f.raw)
+			require.Equal(t, 1, f.result.Attempt)
+		})
+	}
+	t.Run("cancel and end cross", func(t *testing.T) {
+		t.Parallel()
+		s := s.on(t)
+		n := soak(60, 1000)
+		type crossing struct {
+			f     *followed
+			state wire.JobState
+		}
+		all := make(chan crossing, n)
+		const lanes = 4
+		for lane := range lanes {
+			go func() {
+				for i := lane; i < n; i += lanes {
+					name := id("cross-%d", i)
+					f, _ := s.started(name, shell("sleep 0.05"))
+					timer := time.NewTimer(time.Duration(30+i%40) * time.Millisecond)
+					<-timer.C
+					ctx, cancel := context.WithTimeout(context.Background(), patience)
+					state, err := s.client().Cancel(ctx, name)
+					cancel()
+					if err != nil {
+						t.Errorf("cancel: %v", err)
+						state = nil
+					}
+					c := crossing{f: f}
+					if state != nil {
+						c.state = state.State
+					}
+					all <- c
+				}
+			}()
+		}
+		seen := map[wire.Outcome]int{}
+		for range n {
+			c := <-all
+			c.f.wait().proven()
+			seen[c.f.result.Outcome]++
+			switch c.state {
+			case wire.JobDone:
+				require.Equal(t, wire.Exited, c.f.result.Outcome, "the answer was: done; %s", c.f.raw)
+			case wire.JobCancelled, wire.JobCancelling, wire.JobRunning, wire.JobQueued, wire.JobUnknown:
+				require.Contains(t, []wire.JobState{wire.JobCancelling, wire.JobRunning}, c.state)
+				require.Contains(t, []wire.Outcome{wire.Exited, wire.Cancelled}, c.f.result.Outcome, "%s", c.f.raw)
+			}
+			require.False(t, s.more(c.f), "a second final of %s", c.f.id)
+		}
+		t.Logf("%v", seen)
+		require.Equal(t, n, seen[wire.Exited]+seen[wire.Cancelled])
+	})
+}
+
+// more says whether anything follows a job's end.
+func (s *stack) more(f *followed) bool {
+	n, _, err := f.sub.Pending()
+	return err == nil && n > 0
+}
+
+// A sandbox whose first process dies takes its program along, the job is lost
+// with that reason, at once, and the next job has another sandbox.
+func TestSandboxThatDiesUnderItsJob(t *testing.T) {
+	s := newStack(t).apply()
+	w := s.worker("w1", "--slots", "2")
+	f, begun := s.started("widow", wire.Request{Argv: []string{"sleep", "100"}})
+	children := childrenOf(t, w.cmd.Process.Pid)
+	require.NotEmpty(t, children)
+	began := time.Now()
+	killed := false
+	for _, pid := range children {
+		if inLease(pid, begun.Lease) {
+			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			killed = true
+		}
+	}
+	require.True(t, killed, "no init of lease %s among %v", begun.Lease, children)
+	f.wait()
+	require.Less(t, time.Since(began), 3*time.Second)
+	require.Equal(t, []any{wire.Lost, wire.ReasonSandboxGone, wire.StartYes}, []any{f.result.Outcome, f.result.Reason, f.result.StartState}, "%s", f.raw)
+	require.Nil(t, f.result.ExitCode)
+	require.NotEqual(t, wire.Reusable, f.result.Lease.Disposition)
+	g := s.run("next", "echo", "ok").exited(0)
+	require.NotEqual(t, begun.Lease, g.result.Lease.ID)
+	s.queueEmpty()
+}
+
+// Jobs of every outcome leave no descriptor and no goroutine behind.
+func TestJobsLeaveNothingInTheWorker(t *testing.T) {
+	s := newStack(t).apply()
+	w := s.worker("w1", "--slots", "8")
+	s.gateway()
+	round := func(from, n int) {
+		t.Helper()
+		var all []*followed
+		for i := from; i < from+n; i++ {
+			name := id("leak-%d", i)
+			switch i % 5 {
+			case 0, 1:
+				all = append(all, s.submit(name, shell("echo out; sleep 60 & exit 3")))
+			case 2:
+				all = append(all, s.submit(name, wire.Request{Argv: []string{"nosuch"}}))
+			case 3:
+				all = append(all, s.submit(name, limited(50, 50, "sleep", "60")))
+			case 4:
+				f, _ := s.started(name, wire.Request{Argv: []string{"sleep", "60"}})
+				s.cancel(name)
+				all = append(all, f)
+			}
+		}
+		for _, f := range all {
+			f.wait().proven()
+		}
+		s.queueEmpty()
+		require.Eventually(t, func() bool { return w.metric(t, "sallyport_slots_used") == 0 }, patience, 20*time.Millisecond)
+	}
+	round(0, 40)
+	files, routines := descriptors(t, w.cmd.Process.Pid), w.metric(t, "go_goroutines")
+	round(40, soak(100, 5000))
+	require.Eventually(t, func() bool {
+		return descriptors(t, w.cmd.Process.Pid) < files+10 && w.metric(t, "go_goroutines") < routines+10
+	}, 10*time.Second, 50*time.Millisecond, "descriptors %d → %d, goroutines %v → %v",
+		files, descriptors(t, w.cmd.Process.Pid), routines, fmt.Sprint(w.metric(t, "go_goroutines")))
+}
