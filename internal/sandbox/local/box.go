@@ -2,6 +2,8 @@ package local
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +21,9 @@ import (
 // killPatience is how long a killed lease init may take before its control groups
 // are killed, too.
 const killPatience = 300 * time.Millisecond
+
+// enotsupp is an error of the kernel's own that has no name outside (524).
+const enotsupp = syscall.Errno(524)
 
 // box is a sandbox: one lease init and what is below.
 type box struct {
@@ -110,7 +115,13 @@ func (b *box) create(ctx context.Context) error {
 }
 
 func (b *box) setup() (leaseinit.Setup, error) {
-	s := leaseinit.Setup{Hostname: "sandbox", JobUID: jobUID, Switch: b.provider.host.root, Filter: b.provider.filter}
+	s := leaseinit.Setup{Hostname: "sandbox", JobUID: jobUID, Switch: b.provider.host.root}
+	var secret [8]byte
+	if _, err := rand.Read(secret[:]); err != nil {
+		return s, fmt.Errorf("make a secret: %w", err)
+	}
+	s.Secret = binary.LittleEndian.Uint64(secret[:])
+	s.Filter = b.provider.policy.Filter(s.Secret)
 	var err error
 	if b.spec.Root == "" {
 		s.View = hostView()
@@ -276,6 +287,8 @@ func stageHint(stage leaseinit.Stage, err syscall.Errno) string {
 		return " (mounting is forbidden in user namespaces here: with kernel.apparmor_restrict_unprivileged_userns=1 an AppArmor profile with \"userns,\" is needed; in a container, a seccomp profile that allows mount)"
 	case stage == leaseinit.StagePivot && err == unix.EINVAL:
 		return " (the worker's root is no mount point, as in a chroot or an initramfs)"
+	case stage == leaseinit.StageFilter && err == enotsupp:
+		return " (too many filters: net.core.bpf_jit_limit is used up; raise it)"
 	case err == unix.ENOSYS:
 		return " (Linux 5.14 or newer is needed)"
 	}

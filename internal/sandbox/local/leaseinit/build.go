@@ -1,6 +1,7 @@
 package leaseinit
 
 import (
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -87,9 +88,23 @@ func (l *lease) lock() {
 	}
 	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
-	if n := len(l.setup.Filter) / int(unsafe.Sizeof(unix.SockFilter{})); n > 0 {
-		filter := make([]unix.SockFilter, n)
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), n*int(unsafe.Sizeof(filter[0]))), l.setup.Filter)
-		filterProg = unix.SockFprog{Len: uint16(n), Filter: &filter[0]}
+	l.filter()
+}
+
+// filter loads the system-call filter for this thread and all that it forks. The
+// runtime's other threads fork nothing.
+func (l *lease) filter() {
+	n := len(l.setup.Filter) / int(unsafe.Sizeof(unix.SockFilter{}))
+	if n == 0 {
+		return
+	}
+	filter := make([]unix.SockFilter, n)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), n*int(unsafe.Sizeof(filter[0]))), l.setup.Filter)
+	prog := unix.SockFprog{Len: uint16(n), Filter: &filter[0]}
+	_, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	if e != 0 {
+		// 524 (ENOTSUPP, of the kernel's own) says that net.core.bpf_jit_limit is
+		// used up.
+		l.die(StageFilter, e, "")
 	}
 }

@@ -31,6 +31,8 @@ const (
 	textOOMScore = "/proc/self/oom_score_adj\x00"
 	textThousand = "1000"
 	textZero     = "0\x00"
+	// textWorkspace is where lease init itself mounts.
+	textWorkspace = "/workspace\x00"
 )
 
 // Memory that system calls read when a program is played.
@@ -40,7 +42,6 @@ var (
 	emptyMask    uint64
 	defaultAct   [4]uint64
 	rlimitValues [16][2]uint64
-	filterProg   unix.SockFprog
 )
 
 // plan writes the stub's and the child's programs for a job whose encoded form
@@ -66,18 +67,19 @@ func (l *lease) planStub(p *program, tmp, shm uintptr) {
 	for _, fd := range l.groups {
 		p.add(StageCgroup, unix.SYS_WRITE, uintptr(fd), text(textZero), 1)
 	}
-	p.add(StageProc, unix.SYS_MOUNT, text(textProcFS), text(textProc), text(textProcFS), procFlags, 0)
+	secret := uintptr(l.setup.Secret)
+	p.add(StageProc, unix.SYS_MOUNT, text(textProcFS), text(textProc), text(textProcFS), procFlags, 0, secret)
 	for i := range masked {
-		p.add(StageMask, unix.SYS_MOUNT, text(textNull), text(masked[i]), 0, unix.MS_BIND, 0).tolerate = unix.ENOENT
+		p.add(StageMask, unix.SYS_MOUNT, text(textNull), text(masked[i]), 0, unix.MS_BIND, 0, secret).tolerate = unix.ENOENT
 	}
 	for i := range readonly {
 		dir := text(readonly[i])
-		p.add(StageMask, unix.SYS_MOUNT, dir, dir, 0, unix.MS_BIND|unix.MS_REC, 0).tolerate = unix.ENOENT
+		p.add(StageMask, unix.SYS_MOUNT, dir, dir, 0, unix.MS_BIND|unix.MS_REC, 0, secret).tolerate = unix.ENOENT
 		// What is not there is not a mount point either: EINVAL.
-		p.add(StageMask, unix.SYS_MOUNT, 0, dir, 0, unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|procFlags, 0).tolerate = unix.ENOENT
+		p.add(StageMask, unix.SYS_MOUNT, 0, dir, 0, unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|procFlags, 0, secret).tolerate = unix.ENOENT
 	}
-	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textTmp), text(textTmpfs), mountFlags, tmp)
-	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textShm), text(textTmpfs), mountFlags|unix.MS_NOEXEC, shm)
+	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textTmp), text(textTmpfs), mountFlags, tmp, secret)
+	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textShm), text(textTmpfs), mountFlags|unix.MS_NOEXEC, shm, secret)
 }
 
 func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {
@@ -106,9 +108,6 @@ func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {
 	}
 	p.add(StageCwd, unix.SYS_CHDIR, at(h.cwd))
 	p.add(StageDescriptors, unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)
-	if filterProg.Len > 0 {
-		p.add(StageFilter, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&filterProg)))
-	}
 	p.add(StageSignals, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&emptyMask)), 0, 8)
 }
 

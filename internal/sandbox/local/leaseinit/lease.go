@@ -133,7 +133,7 @@ func (l *lease) job(msg []byte, fds []int) {
 	var pidfd int32 = -1
 	var all, old uint64 = ^uint64(0), 0
 	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8)
-	pid, e := forkStub(&theJob, &pidfd)
+	pid, e := forkStub(&theJob, &pidfd, uintptr(l.setup.Secret))
 	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&old)), 0, 8)
 	if e != 0 {
 		send(&Report{Kind: Refused, Seq: seq, Stage: StageFork, Errno: int32(e)}, -1, "")
@@ -196,8 +196,7 @@ func (l *lease) await(seq uint32, pid, pidfd int) {
 
 // mountWorkspace mounts a fresh workspace. options is the address of a C string.
 func (l *lease) mountWorkspace(options uintptr) syscall.Errno {
-	const path = "/workspace\x00"
-	_, _, e := syscall.Syscall6(unix.SYS_MOUNT, text(textTmpfs), text(path), text(textTmpfs), mountFlags, options, 0)
+	_, _, e := syscall.Syscall6(unix.SYS_MOUNT, text(textTmpfs), text(textWorkspace), text(textTmpfs), mountFlags, options, uintptr(l.setup.Secret))
 	return e
 }
 
@@ -205,8 +204,9 @@ func (l *lease) mountWorkspace(options uintptr) syscall.Errno {
 func (l *lease) reset() {
 	r := Report{Kind: WasReset, Seq: l.seq}
 	if l.seq != 0 {
-		if err := unix.Unmount("/workspace", unix.UMOUNT_NOFOLLOW); err != nil {
-			r.Kind, r.Stage, r.Errno = NotReset, StageUnmount, int32(errno(err))
+		_, _, e := syscall.Syscall6(unix.SYS_UMOUNT2, text(textWorkspace), unix.UMOUNT_NOFOLLOW, 0, 0, 0, uintptr(l.setup.Secret))
+		if e != 0 {
+			r.Kind, r.Stage, r.Errno = NotReset, StageUnmount, int32(e)
 		}
 	}
 	var st unix.Stat_t

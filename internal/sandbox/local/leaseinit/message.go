@@ -76,6 +76,8 @@ type Setup struct {
 	// Filter is the system-call filter as an array of struct sock_filter; empty
 	// means none.
 	Filter []byte
+	// Secret is what the filter wants to see for mounts and namespaces.
+	Secret uint64
 }
 
 // Encode returns the message.
@@ -95,7 +97,8 @@ func (s *Setup) Encode() []byte {
 		b = appendString(b, op.Path)
 		b = appendString(b, op.Arg)
 	}
-	return appendString(b, string(s.Filter))
+	b = appendString(b, string(s.Filter))
+	return binary.LittleEndian.AppendUint64(b, s.Secret)
 }
 
 func appendString(b []byte, s string) []byte {
@@ -114,6 +117,7 @@ func decodeSetup(b []byte) (s Setup, ok bool) {
 		s.View = append(s.View, Op{OpKind(d.uint32()), d.string(), d.string()})
 	}
 	s.Filter = []byte(d.string())
+	s.Secret = uint64(d.uint32()) | uint64(d.uint32())<<32
 	return s, !d.short && len(d.b) == 0
 }
 

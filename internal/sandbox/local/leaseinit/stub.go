@@ -53,14 +53,15 @@ var restored = [...]unix.Signal{
 }
 
 // forkStub forks the stub in new pid, mount and ipc namespaces and returns its
-// pid; *pidfd gets a descriptor for it. All signals must be blocked.
+// pid; *pidfd gets a descriptor for it. All signals must be blocked. The filter
+// wants secret.
 //
 //go:noinline
 //go:nosplit
 //go:norace
-func forkStub(j *job, pidfd *int32) (uintptr, syscall.Errno) {
+func forkStub(j *job, pidfd *int32, secret uintptr) (uintptr, syscall.Errno) {
 	const flags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_PIDFD | uintptr(unix.SIGCHLD)
-	pid, _, e := syscall.RawSyscall6(unix.SYS_CLONE, flags, 0, uintptr(unsafe.Pointer(pidfd)), 0, 0, 0)
+	pid, _, e := syscall.RawSyscall6(unix.SYS_CLONE, flags, 0, uintptr(unsafe.Pointer(pidfd)), 0, 0, secret)
 	if e != 0 || pid != 0 {
 		return pid, e
 	}

@@ -38,34 +38,48 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUT
 // maxBranch is the farthest that a conditional jump reaches.
 const maxBranch = 255
 
+// Policy is what the filters of all leases have in common. It is safe for
+// concurrent use.
+type Policy struct {
+	tree []unix.SockFilter
+}
+
+// New makes the policy.
+func New() *Policy { return &Policy{tree: tree(ranges())} }
+
 // Filter is the program as the kernel takes it: an array of struct sock_filter.
-func Filter() []byte {
-	program := build()
+// Whoever passes secret in the sixth argument may mount, unmount and make
+// namespaces.
+func (p *Policy) Filter(secret uint64) []byte {
+	program := append(prologue(secret), p.tree...)
 	size := int(unsafe.Sizeof(program[0]))
 	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&program[0])), len(program)*size))
 }
 
-func build() []unix.SockFilter {
+// prologue refuses other modes and decides the calls that depend on an argument.
+func prologue(secret uint64) []unix.SockFilter {
 	program := []unix.SockFilter{
 		load(offsetArch),
 		jump(unix.BPF_JEQ, NativeArch, 1, 0),
 		ret(kill),
 		load(offsetNumber),
 	}
-	// Calls that depend on an argument. Their bodies end with a return.
+	// Each body ends with a return.
 	for _, c := range []struct {
 		number uint32
 		body   []unix.SockFilter
 	}{
-		{unix.SYS_CLONE, unless(0, unix.BPF_JSET, eperm, newNamespaces)},
-		{unix.SYS_IOCTL, unless(1, unix.BPF_JEQ, eperm, unix.TIOCSTI, unix.TIOCLINUX)},
+		{unix.SYS_CLONE, cloned(secret)},
+		{unix.SYS_MOUNT, secretly(secret)},
+		{unix.SYS_UMOUNT2, secretly(secret)},
+		{unix.SYS_IOCTL, compareArg(1, allow, eperm, unix.TIOCSTI, unix.TIOCLINUX)},
 		{unix.SYS_SOCKET, only(0, efamily, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK)},
 		{unix.SYS_PERSONALITY, only(0, eperm, personalities()...)},
 	} {
 		program = append(program, jump(unix.BPF_JEQ, c.number, 0, uint8(len(c.body))))
 		program = append(program, c.body...)
 	}
-	return append(program, tree(ranges())...)
+	return program
 }
 
 // personalities are those of ordinary programs (personality(2)): Linux, with the
@@ -75,20 +89,31 @@ func personalities() []uint32 {
 	return []uint32{0, addrNoRandomize, uname26, uname26 | addrNoRandomize, question}
 }
 
-// unless allows a call unless its argument i compares with one of values.
-func unless(i int, compare uint16, answer uint32, values ...uint32) []unix.SockFilter {
-	return compareArg(i, compare, allow, answer, values)
+// secretly allows a call with the secret.
+func secretly(secret uint64) []unix.SockFilter {
+	const low = offsetArgs + 5*argSize
+	return []unix.SockFilter{
+		load(low), jump(unix.BPF_JEQ, uint32(secret), 0, 3),
+		load(low + argSize/2), jump(unix.BPF_JEQ, uint32(secret>>32), 0, 1),
+		ret(allow), ret(eperm),
+	}
+}
+
+// cloned allows clone without new namespaces, and with them secretly.
+func cloned(secret uint64) []unix.SockFilter {
+	return append([]unix.SockFilter{load(offsetArgs), jump(unix.BPF_JSET, newNamespaces, 1, 0), ret(allow)}, secretly(secret)...)
 }
 
 // only allows a call only if its argument i is one of values.
 func only(i int, answer uint32, values ...uint32) []unix.SockFilter {
-	return compareArg(i, unix.BPF_JEQ, answer, allow, values)
+	return compareArg(i, answer, allow, values...)
 }
 
-func compareArg(i int, compare uint16, otherwise, match uint32, values []uint32) []unix.SockFilter {
+// compareArg answers match if the argument i is one of values.
+func compareArg(i int, otherwise, match uint32, values ...uint32) []unix.SockFilter {
 	body := []unix.SockFilter{load(uint32(offsetArgs + i*argSize))}
 	for n, v := range values {
-		body = append(body, jump(compare, v, uint8(len(values)-n), 0))
+		body = append(body, jump(unix.BPF_JEQ, v, uint8(len(values)-n), 0))
 	}
 	return append(body, ret(otherwise), ret(match))
 }

@@ -17,9 +17,11 @@ type call struct {
 	args         [6]uint64
 }
 
+const secret = 0x0123456789abcdef
+
 func program(t testing.TB) []unix.SockFilter {
 	t.Helper()
-	raw := seccomp.Filter()
+	raw := seccomp.New().Filter(secret)
 	size := int(unsafe.Sizeof(unix.SockFilter{}))
 	require.Zero(t, len(raw)%size)
 	var p []unix.SockFilter
@@ -104,6 +106,12 @@ func TestFilter(t *testing.T) {
 		{"fork", call{number: unix.SYS_CLONE, args: [6]uint64{uint64(unix.SIGCHLD)}}, allow},
 		{"thread", call{number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD}}, allow},
 		{"clone with a namespace", call{number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER | uint64(unix.SIGCHLD)}}, errno | uint32(unix.EPERM)},
+		{"clone with a namespace and the secret", call{number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER, 0, 0, 0, 0, secret}}, allow},
+		{"mount with the secret", call{number: unix.SYS_MOUNT, args: [6]uint64{5: secret}}, allow},
+		{"umount with the secret", call{number: unix.SYS_UMOUNT2, args: [6]uint64{5: secret}}, allow},
+		{"half the secret", call{number: unix.SYS_MOUNT, args: [6]uint64{5: secret & 0xffffffff}}, errno | uint32(unix.EPERM)},
+		{"the other half", call{number: unix.SYS_MOUNT, args: [6]uint64{5: secret &^ 0xffffffff}}, errno | uint32(unix.EPERM)},
+		{"unshare with the secret", call{number: unix.SYS_UNSHARE, args: [6]uint64{unix.CLONE_NEWUSER, 0, 0, 0, 0, secret}}, errno | uint32(unix.EPERM)},
 		{"TIOCSTI", call{number: unix.SYS_IOCTL, args: [6]uint64{0, unix.TIOCSTI}}, errno | uint32(unix.EPERM)},
 		{"TIOCSTI with more", call{number: unix.SYS_IOCTL, args: [6]uint64{0, 1<<32 | unix.TIOCSTI}}, errno | uint32(unix.EPERM)},
 		{"TCGETS", call{number: unix.SYS_IOCTL, args: [6]uint64{0, unix.TCGETS}}, allow},
