@@ -61,6 +61,7 @@ func (at *attempt) run(ctx context.Context) run.Outcome {
 		return at.notOpened(ctx, process, err)
 	}
 	at.x.noteSetup(nil)
+	at.announce(ctx)
 	at.follow(ctx, process)
 	at.rec.close()
 	at.judge()
@@ -130,8 +131,15 @@ func (at *attempt) open(ctx context.Context, process sandbox.Run) error {
 		return err
 	}
 	at.gate.Started()
-	at.rec.start(at.startedBody())
 	return nil
+}
+
+// announce emits the started event. Whoever takes it may be slow: the program
+// runs already, so its wall time and the end of ctx count meanwhile.
+func (at *attempt) announce(ctx context.Context) {
+	ctx, cancel := context.WithDeadline(ctx, at.opened.Add(at.wall()))
+	defer cancel()
+	at.rec.start(ctx, at.startedBody())
 }
 
 // notOpened ends an attempt whose program did not start, or may have.
@@ -177,7 +185,7 @@ func (at *attempt) follow(ctx context.Context, process sandbox.Run) {
 	defer wg.Wait()
 	defer stop()
 
-	wall := time.NewTimer(at.wall())
+	wall := time.NewTimer(time.Until(at.opened.Add(at.wall())))
 	defer wall.Stop()
 	var proof <-chan time.Time
 	ended := f.ended
@@ -230,7 +238,10 @@ func (at *attempt) decideBy(cause error) {
 func (at *attempt) finish(ctx context.Context, process sandbox.Run, f *follower) {
 	bound := at.decision.grace + at.x.cfg.ProofTimeout
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	var hurrying sync.WaitGroup
+	defer hurrying.Wait()
 	defer cancel()
+	hurrying.Go(func() { at.hurry(ctx, cancel, process) })
 	proof, err := process.Terminate(ctx, at.decision.grace)
 	if err != nil {
 		at.log.Warn().Err(err).Msg("run not terminated")
@@ -246,6 +257,23 @@ func (at *attempt) finish(ctx context.Context, process sandbox.Run, f *follower)
 	if !at.end.Proof.Proven && proof.Proven {
 		at.end.Proof = proof
 	}
+}
+
+// hurry shortens the grace period and the bound of an end that was decided
+// before the worker learned that it has no time for it.
+func (at *attempt) hurry(ctx context.Context, cut context.CancelFunc, process sandbox.Run) {
+	select {
+	case <-at.Hurry:
+	case <-ctx.Done():
+		return
+	}
+	grace := min(at.decision.grace, at.x.cfg.ShutdownGrace)
+	bound := time.AfterFunc(grace+at.x.cfg.ProofTimeout, cut)
+	defer bound.Stop()
+	if _, err := process.Terminate(ctx, grace); err != nil {
+		at.log.Warn().Err(err).Msg("run not terminated in a hurry")
+	}
+	<-ctx.Done()
 }
 
 // process is what the provider is to run.

@@ -135,10 +135,15 @@ type output struct {
 	mu     sync.Mutex
 	events []wire.Event
 	fail   func(wire.Event) error
+	stall  func(wire.Event) bool // for as long as the caller waits
 	chunk  int
 }
 
-func (o *output) Emit(_ context.Context, ev wire.Event) error {
+func (o *output) Emit(ctx context.Context, ev wire.Event) error {
+	if o.stall != nil && o.stall(ev) {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.fail != nil {
@@ -161,6 +166,7 @@ func (o *output) MaxChunk() int {
 type attempt struct {
 	request wire.Request
 	ctx     context.Context //nolint:containedctx // a test's table
+	hurry   <-chan struct{}
 	gate    *gate
 	out     *output
 }
@@ -178,7 +184,7 @@ func (b *bench) handle(a attempt) *handled {
 	}
 	a.request.V = wire.Version
 	outcome := b.x.Handle(a.ctx, run.Attempt{
-		Job: wire.Job{Tenant: "t", Queue: "q", ID: "j"}, Request: &a.request, Number: 1, Mode: a.request.Mode(true),
+		Job: wire.Job{Tenant: "t", Queue: "q", ID: "j"}, Request: &a.request, Number: 1, Mode: a.request.Mode(true), Hurry: a.hurry,
 	}, a.gate, a.out)
 	a.out.mu.Lock()
 	defer a.out.mu.Unlock()

@@ -63,14 +63,15 @@ func newRecorder(ctx context.Context, a run.Attempt, out run.Output, limit, inli
 	return r
 }
 
-// start emits the started event and lets output flow.
-func (r *recorder) start(body []byte) {
+// start emits the started event, or declares it lost when ctx ends first, and
+// lets output flow.
+func (r *recorder) start(ctx context.Context, body []byte) {
 	r.startOnce.Do(func() {
 		if !r.take() {
 			return
 		}
 		defer r.give()
-		r.emit(wire.EventStarted, 0, body)
+		r.emit(ctx, wire.EventStarted, 0, body)
 		close(r.started)
 	})
 }
@@ -118,7 +119,7 @@ func (r *recorder) deliver(s sandbox.Stream, p []byte) {
 			typ = wire.EventStderr
 		}
 		for piece := range slices.Chunk(p, max(1, r.out.MaxChunk())) {
-			if r.emit(typ, st.offset, piece) {
+			if r.emit(r.emitting, typ, st.offset, piece) {
 				st.delivered += int64(len(piece))
 			}
 			st.offset += int64(len(piece))
@@ -127,10 +128,10 @@ func (r *recorder) deliver(s sandbox.Stream, p []byte) {
 }
 
 // emit hands one event over, or notes the hole. The turn is held.
-func (r *recorder) emit(typ wire.EventType, offset int64, data []byte) bool {
+func (r *recorder) emit(ctx context.Context, typ wire.EventType, offset int64, data []byte) bool {
 	r.seq++
 	ev := wire.Event{Type: typ, Job: r.job, Attempt: r.attempt, Seq: r.seq, Offset: offset, Data: data}
-	if err := r.out.Emit(r.emitting, ev); err != nil {
+	if err := r.out.Emit(ctx, ev); err != nil {
 		if n := len(r.lost); n > 0 && r.lost[n-1].To == r.seq-1 {
 			r.lost[n-1].To = r.seq
 		} else {

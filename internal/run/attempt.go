@@ -35,6 +35,10 @@ type Attempt struct {
 	// Queued is how long the message waited in the queue before its delivery.
 	Queued time.Duration
 	Mode   wire.OutputMode
+	// Hurry is closed when the run must have ended within the time for a kill,
+	// whatever grace period it was given: ownership lapsed, or the worker stops.
+	// The context cannot say so once it has ended for another cause. Nil never is.
+	Hurry <-chan struct{}
 }
 
 // Gate is the queue's word that this attempt may start.
