@@ -41,7 +41,7 @@ func (l *lease) apply(op Op, path string) {
 	case OpFile:
 		l.must(StageView, writeFile(path, op.Arg, unix.O_CREAT|unix.O_EXCL), op.Path)
 	case OpCopy:
-		l.must(StageView, writeFile(path, string(readAll(op.Arg)), unix.O_CREAT|unix.O_EXCL), op.Path)
+		l.must(StageView, copyFile(path, op.Arg), op.Path)
 	case OpLink:
 		l.must(StageView, unix.Symlink(op.Arg, path), op.Path)
 	case OpBind:
@@ -69,6 +69,29 @@ func writeFile(path, content string, flags int) error {
 	}
 	_, err = unix.Write(fd, []byte(content))
 	return err
+}
+
+// copyFile copies without making garbage.
+func copyFile(path, source string) error {
+	from, err := unix.Open(source, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer closeFD(from)
+	to, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_CREAT|unix.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	defer closeFD(to)
+	for {
+		n, err := unix.Read(from, scratch[:])
+		if err != nil || n == 0 {
+			return err
+		}
+		if _, err := unix.Write(to, scratch[:n]); err != nil {
+			return err
+		}
+	}
 }
 
 // lock gives up what only building needs, for itself and all that it forks.

@@ -148,14 +148,14 @@ func entries(dir string) int {
 	defer closeFD(fd)
 	count := 0
 	for {
-		n, err := syscall.ReadDirent(fd, dirents[:])
+		n, err := syscall.ReadDirent(fd, scratch[:])
 		if err != nil {
 			return -1
 		}
 		if n == 0 {
 			return count
 		}
-		for b := dirents[:n]; len(b) > 0; {
+		for b := scratch[:n]; len(b) > 0; {
 			d := (*unix.Dirent)(unsafe.Pointer(&b[0]))
 			if c := d.Name[0]; c >= '0' && c <= '9' {
 				count++
@@ -165,4 +165,5 @@ func entries(dir string) int {
 	}
 }
 
-var dirents [8192]byte
+// scratch is read into.
+var scratch [8192]byte

@@ -42,9 +42,19 @@ type lease struct {
 	root uint64
 }
 
+// maxPassed bounds the descriptors of one message: three and a memory file, or the
+// control groups of a set-up.
+const maxPassed = 16
+
+// What messages are received into and sent from.
 var (
-	inbox [MaxInline / 8]uint64
-	oob   [256]byte
+	inbox    [MaxInline / 8]uint64
+	outbox   Report
+	received [maxPassed]int
+	control  struct {
+		header unix.Cmsghdr
+		fds    [maxPassed]int32
+	}
 )
 
 // run is lease init. It never returns.
@@ -65,7 +75,7 @@ func run() {
 	if !ok {
 		l.die(StageProtocol, unix.EBADMSG, "set-up")
 	}
-	l.setup, l.groups = setup, fds
+	l.setup, l.groups = setup, append([]int{}, fds...)
 	l.build()
 	l.lock()
 	theJob.shared = sharedReport(l)
@@ -224,49 +234,63 @@ func (l *lease) reset() {
 	send(&r, -1, "")
 }
 
-// receive returns the next message and its descriptors. The message is valid
-// until the next call. The end of the socket ends the process.
+// receive returns the next message and its descriptors. Both are valid until the
+// next call. The end of the socket ends the process. Like send, it makes no
+// garbage: a lease that is idle should be small, whatever it has done.
 func receive() ([]byte, []int) {
-	buf := unsafe.Slice((*byte)(unsafe.Pointer(&inbox)), MaxInline)
+	iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(&inbox)), Len: MaxInline}
+	msg := unix.Msghdr{Iov: &iov, Iovlen: 1, Control: (*byte)(unsafe.Pointer(&control)), Controllen: uint64(unsafe.Sizeof(control))}
 	for {
-		n, oobn, _, _, err := unix.Recvmsg(Socket, buf, oob[:], unix.MSG_CMSG_CLOEXEC)
-		if err == unix.EINTR {
+		n, _, e := syscall.Syscall(unix.SYS_RECVMSG, Socket, uintptr(unsafe.Pointer(&msg)), unix.MSG_CMSG_CLOEXEC)
+		if e == unix.EINTR {
 			continue
 		}
-		if err != nil || n == 0 {
+		if e != 0 || n == 0 {
 			unix.Exit(0)
 		}
-		var fds []int
-		if oobn > 0 {
-			messages, err := unix.ParseSocketControlMessage(oob[:oobn])
-			if err != nil || len(messages) != 1 {
-				unix.Exit(1)
-			}
-			if fds, err = unix.ParseUnixRights(&messages[0]); err != nil {
-				unix.Exit(1)
-			}
+		if msg.Flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+			unix.Exit(1)
 		}
-		return buf[:n], fds
+		return unsafe.Slice((*byte)(unsafe.Pointer(&inbox)), MaxInline)[:n], passed(msg.Controllen)
 	}
+}
+
+// passed reads the descriptors out of size bytes of control.
+func passed(size uint64) []int {
+	if size < uint64(unix.SizeofCmsghdr) {
+		return nil
+	}
+	if control.header.Level != unix.SOL_SOCKET || control.header.Type != unix.SCM_RIGHTS {
+		unix.Exit(1)
+	}
+	n := (int(control.header.Len) - unix.SizeofCmsghdr) / 4
+	for i := range n {
+		received[i] = int(control.fds[i])
+	}
+	return received[:n]
 }
 
 // send sends a report, with a descriptor if it is not negative. If the worker is
 // gone, there is nobody to live for.
 func send(r *Report, fd int, about string) {
-	msg := unsafe.Slice((*byte)(unsafe.Pointer(r)), ReportSize)
+	outbox = *r
+	iov := [2]unix.Iovec{{Base: (*byte)(unsafe.Pointer(&outbox)), Len: uint64(ReportSize)}}
+	msg := unix.Msghdr{Iov: &iov[0], Iovlen: 1}
 	if about != "" {
-		msg = append(append([]byte{}, msg...), about...)
+		iov[1] = unix.Iovec{Base: unsafe.StringData(about), Len: uint64(len(about))}
+		msg.Iovlen = 2
 	}
-	var rights []byte
 	if fd >= 0 {
-		rights = unix.UnixRights(fd)
+		control.header = unix.Cmsghdr{Len: uint64(unix.CmsgLen(4)), Level: unix.SOL_SOCKET, Type: unix.SCM_RIGHTS}
+		control.fds[0] = int32(fd)
+		msg.Control, msg.Controllen = (*byte)(unsafe.Pointer(&control)), uint64(unix.CmsgSpace(4))
 	}
 	for {
-		err := unix.Sendmsg(Socket, msg, rights, nil, unix.MSG_NOSIGNAL)
-		if err == unix.EINTR {
+		_, _, e := syscall.Syscall(unix.SYS_SENDMSG, Socket, uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL)
+		if e == unix.EINTR {
 			continue
 		}
-		if err != nil {
+		if e != 0 {
 			unix.Exit(0)
 		}
 		return
