@@ -181,6 +181,7 @@ func (c *Consumer) attempt(ctx context.Context, d *delivery, number int, base ui
 	defer out.Discard()
 	outcome := c.handler.Handle(d.ctx, run.Attempt{
 		Job: d.job, Request: d.request, Number: number, Queued: d.queued, Mode: d.mode,
+		Hurry: d.hurry.Done(),
 	}, cl, out)
 	cause := context.Cause(d.ctx)
 	own := cl.end()
@@ -192,7 +193,7 @@ func (c *Consumer) attempt(ctx context.Context, d *delivery, number int, base ui
 		outcome = run.Outcome{Result: lost(wire.ReasonInternal, wire.StartYes, "abandoned after its start"), Settled: outcome.Settled}
 	case outcome.Abandoned && own.hold == holdLost:
 		return true
-	case outcome.Abandoned && errors.Is(cause, run.ErrCancelled):
+	case outcome.Abandoned && (own.last || errors.Is(cause, run.ErrCancelled)):
 		outcome = run.Outcome{
 			Result:  wire.Result{Outcome: wire.Cancelled, StartState: wire.StartNo, Message: "cancelled before the start"},
 			Settled: outcome.Settled,
@@ -208,10 +209,10 @@ func (c *Consumer) attempt(ctx context.Context, d *delivery, number int, base ui
 func (c *Consumer) ended(ctx context.Context, d *delivery, cl *claim, own held, out *bus.Output, outcome run.Outcome, cause error) (again bool) {
 	r := outcome.Result
 	shutdown := errors.Is(cause, run.ErrShutdown)
-	if shutdown && r.Outcome == wire.Cancelled {
+	if shutdown && r.Outcome == wire.Cancelled && !own.last {
 		r.Outcome, r.Reason, r.Message = wire.Lost, wire.ReasonShutdown, "ended by its worker's shutdown"
 	}
-	if r.Outcome == wire.Lost && d.request.Retry.IfLost && cl.attempt < d.request.MaxAttempts() {
+	if r.Outcome == wire.Lost && !own.last && d.request.Retry.IfLost && cl.attempt < d.request.MaxAttempts() {
 		c.awaitSettled(ctx, d, outcome.Settled)
 		c.handBack(ctx, d, cl, own, handBack{attempt: cl.attempt + 1, at: shutdown, err: errors.New(r.Message)})
 		return false

@@ -44,6 +44,7 @@ type claim struct {
 	shut     bool // nothing more may be written: the attempt ended, or must
 	over     bool // the handler has returned
 	opened   bool // the start gate was opened
+	last     bool // the publisher was told that the job ends here
 	lease    string
 	seq      uint64 // of the record that we replace next, 0 for none
 	renewals int
@@ -133,11 +134,16 @@ func (cl *claim) forbid() bool {
 	return true
 }
 
-// runs says whether the attempt goes on, so that it can still be ended.
-func (cl *claim) runs() bool {
+// cancelled notes the publisher's word while the attempt goes on, so that it can
+// still be kept: whatever else ends the attempt, it is the last one.
+func (cl *claim) cancelled() bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	return !cl.over && cl.hold != holdFenced && cl.hold != holdLost
+	if cl.over || cl.hold == holdFenced || cl.hold == holdLost {
+		return false
+	}
+	cl.last = true
+	return true
 }
 
 // owns says whether the job is ours as far as we know.
@@ -151,6 +157,7 @@ func (cl *claim) owns() bool {
 type held struct {
 	hold   holding
 	opened bool
+	last   bool
 	seq    uint64
 	lease  string
 }
@@ -163,7 +170,7 @@ func (cl *claim) end() held {
 	cl.writes.Wait()
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	return held{hold: cl.hold, opened: cl.opened, seq: cl.seq, lease: cl.lease}
+	return held{hold: cl.hold, opened: cl.opened, last: cl.last, seq: cl.seq, lease: cl.lease}
 }
 
 // tend is called by the keeper: it ends a run whose ownership lapsed and starts
@@ -274,5 +281,5 @@ func (cl *claim) fence(why string) {
 	cl.hold = holdFenced
 	cl.d.c.count.fenced.Add(1)
 	cl.d.c.log.Warn().Str("job", cl.d.key).Int("attempt", cl.attempt).Str("why", why).Msg("run fenced")
-	cl.d.cancel(run.ErrFenced)
+	cl.d.cut(run.ErrFenced)
 }

@@ -266,7 +266,7 @@ func (c *Consumer) finish(work context.Context, stop context.CancelCauseFunc) er
 	case <-c.kill:
 	}
 	for _, d := range c.deliveries() {
-		d.cancel(run.ErrShutdown)
+		d.cut(run.ErrShutdown)
 	}
 	settle := time.NewTimer(c.cfg.SettleTimeout)
 	defer settle.Stop()

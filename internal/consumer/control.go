@@ -85,7 +85,7 @@ func (c *Consumer) operate(d *delivery, body []byte) (controlAnswer, bool) {
 	case opCancel:
 		// What waits for its claim here can be cancelled too: the record decides
 		// between several. What has ended can not: its record will tell.
-		if cl == nil || !cl.runs() {
+		if cl == nil || !cl.cancelled() {
 			return controlAnswer{}, false
 		}
 		d.cancel(run.ErrCancelled)

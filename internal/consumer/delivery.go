@@ -41,6 +41,9 @@ type delivery struct {
 	// ctx is the attempt's: whoever ends a run cancels it with a cause.
 	ctx    context.Context //nolint:containedctx // it is the handle by which others end this job
 	cancel context.CancelCauseFunc
+	// hurry ends when the attempt has no time for a grace period any more.
+	hurry  context.Context //nolint:containedctx // see above
+	hasten context.CancelFunc
 	// live ends when the delivery does, and with it the beats.
 	live     context.Context //nolint:containedctx // see above
 	stopBeat context.CancelFunc
@@ -61,6 +64,7 @@ func (c *Consumer) read(work context.Context, queue string, m *nats.Msg, md *nat
 	}
 	d.beatAt = time.Now().Add(d.ackWait / beatsPerWait)
 	d.ctx, d.cancel = context.WithCancelCause(work)
+	d.hurry, d.hasten = context.WithCancel(work)
 	d.live, d.stopBeat = context.WithCancel(work)
 	job, err := c.bus.Subjects().ParseJob(m.Subject)
 	if err != nil {
@@ -154,8 +158,15 @@ func (d *delivery) current() *claim {
 // endUnclaimed ends the attempt unless its claim is on its way already.
 func (d *delivery) endUnclaimed() {
 	if cl := d.current(); cl == nil || cl.forbid() {
-		d.cancel(run.ErrShutdown)
+		d.cut(run.ErrShutdown)
 	}
+}
+
+// cut ends the attempt for a cause that leaves it no more than the time for a
+// kill, whatever it was ended for before.
+func (d *delivery) cut(cause error) {
+	d.cancel(cause)
+	d.hasten()
 }
 
 // end stops the beats.
@@ -164,6 +175,7 @@ func (d *delivery) end() {
 	d.ended = true
 	d.mu.Unlock()
 	d.cancel(nil)
+	d.hasten()
 	d.stopBeat()
 	d.beats.Wait()
 }

@@ -155,3 +155,92 @@ func TestShutdownWhileTheServerIsAway(t *testing.T) {
 	require.Less(t, time.Since(began), 10*time.Second)
 	w.start()
 }
+
+// TestACancelDuringTheKillIsKept: a publisher that is told "cancelling" never sees
+// the job run again, although the shutdown was first.
+func TestACancelDuringTheKillIsKept(t *testing.T) {
+	t.Parallel()
+	for name, started := range map[string]bool{"before the start": false, "after it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r := w.read()
+			ending, release := make(chan struct{}), make(chan struct{})
+			h := &handler{}
+			h.run = func(ctx context.Context, a run.Attempt, g run.Gate, _ run.Output) run.Outcome {
+				if started {
+					if o := h.start(ctx, a, g); o != nil {
+						return *o
+					}
+				}
+				if !started {
+					close(ending)
+				}
+				<-ctx.Done()
+				if started {
+					close(ending)
+				}
+				<-release
+				if !started {
+					return run.Outcome{Abandoned: true, Err: context.Cause(ctx)}
+				}
+				return interrupted(context.Cause(ctx))
+			}
+			wk := w.work("w1", h, func(cfg *consumer.Config) { cfg.Drain = time.Millisecond })
+			w.put(job("a"), `{"v":1,"argv":["true"],"retry":{"if_lost":true}}`, replyTo(r))
+			if started {
+				eventually(t, soon, func() bool { return h.started(job("a")) == 1 }, "not started")
+			} else {
+				<-ending
+			}
+			stopped := make(chan error, 1)
+			go func() { stopped <- wk.stop() }()
+			if started {
+				<-ending
+			} else {
+				eventually(t, soon, func() bool { return wk.Ready() != nil }, "not stopping")
+			}
+			answer, err := w.nc.Request(w.bus.Subjects().Ctl("t1", "a"), []byte(`{"op":"cancel"}`), soon)
+			require.NoError(t, err)
+			require.Contains(t, string(answer.Data), "cancelling")
+			close(release)
+			require.NoError(t, <-stopped)
+			res := w.result(r)
+			if started {
+				require.Equal(t, []any{wire.Lost, wire.ReasonShutdown, wire.StartYes}, []any{res.Outcome, res.Reason, res.StartState})
+			} else {
+				require.Equal(t, []any{wire.Cancelled, wire.StartNo}, []any{res.Outcome, res.StartState})
+			}
+			require.Equal(t, wire.RunDone, w.record("a").Record.State)
+			w.work("w2", never(t), nil)
+			w.empty()
+		})
+	}
+}
+
+// TestAShutdownHurriesWhatIsEndedAlready: a context that has ended for a cancel
+// cannot say that the time for the grace period is over.
+func TestAShutdownHurriesWhatIsEndedAlready(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.read()
+	cancelled := make(chan struct{})
+	h := &handler{}
+	h.run = func(ctx context.Context, a run.Attempt, g run.Gate, _ run.Output) run.Outcome {
+		if o := h.start(ctx, a, g); o != nil {
+			return *o
+		}
+		<-ctx.Done()
+		close(cancelled)
+		<-a.Hurry
+		return interrupted(context.Cause(ctx))
+	}
+	wk := w.work("w1", h, func(cfg *consumer.Config) { cfg.Drain = time.Millisecond })
+	w.put(job("a"), trueBody, replyTo(r))
+	eventually(t, soon, func() bool { return h.started(job("a")) == 1 }, "not started")
+	_, err := w.nc.Request(w.bus.Subjects().Ctl("t1", "a"), []byte(`{"op":"cancel"}`), soon)
+	require.NoError(t, err)
+	<-cancelled
+	require.NoError(t, wk.stop())
+	require.Equal(t, wire.Cancelled, w.result(r).Outcome)
+}

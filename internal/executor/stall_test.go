@@ -15,7 +15,9 @@ import (
 // TestAStartedEventThatNobodyTakes: a broker that takes no output holds neither
 // the limits of the program back nor the end that others ask for.
 func TestAStartedEventThatNobodyTakes(t *testing.T) {
-	stalled := func() *output { return &output{stall: func(ev wire.Event) bool { return ev.Type == wire.EventStarted }} }
+	stalled := func() *output {
+		return &output{stall: func(ev wire.Event) bool { return ev.Type == wire.EventStarted }}
+	}
 	t.Run("wall time", func(t *testing.T) {
 		inBubble(t, fake.Config{}, func(t *testing.T, b *bench) {
 			a := script("forever")
