@@ -45,8 +45,10 @@ var (
 	// submitted.
 	ErrNoGateway = errors.New("no gateway answers (is `sallyport gateway` or `sallyport dev` running, with this subject prefix?)")
 	// ErrMaybeAccepted means that the gateway's answer did not come in time: the
-	// job may be queued. Ask Status with the same id, or submit the same request
-	// again under the same id, which never runs it twice.
+	// job may be queued. Ask Status with the same id. Submitting the same request
+	// again under the same id never runs it twice; while the first one stands in
+	// the queue it is refused with reason id_conflict, and can be followed by its
+	// id.
 	ErrMaybeAccepted = errors.New("no answer in time: the job may have been accepted")
 	// ErrUnknownJob means that nothing is known of the job.
 	ErrUnknownJob = errors.New("unknown job")
@@ -110,7 +112,11 @@ func (c *Client) Submit(ctx context.Context, r *Request, id string) (*Job, error
 	if err := sub.SetPendingLimits(1<<20, 256<<20); err != nil {
 		return nil, errors.Join(err, sub.Unsubscribe())
 	}
-	job := &Job{Tenant: c.cfg.Tenant, Queue: c.cfg.Queue, ID: id, sub: sub, nc: c.nc}
+	mode := r.Mode(true)
+	job := &Job{
+		Tenant: c.cfg.Tenant, Queue: c.cfg.Queue, ID: id, sub: sub, nc: c.nc,
+		output: mode == wire.OutputReply || mode == wire.OutputBoth,
+	}
 	msg := nats.NewMsg(c.subjects.Submit(c.cfg.Tenant, c.cfg.Queue))
 	msg.Reply, msg.Data = inbox, body
 	if id != "" {
@@ -174,6 +180,9 @@ func (c *Client) ask(ctx context.Context, subject, id string) (*State, error) {
 	return &s, nil
 }
 
+// codeMaybe is the service error that says "it may have been carried out".
+const codeMaybe = 504
+
 // serviceError is the error that a NATS micro service put into its headers.
 func serviceError(msg *nats.Msg) error {
 	text := msg.Header.Get("Nats-Service-Error")
@@ -183,6 +192,9 @@ func serviceError(msg *nats.Msg) error {
 	code, err := strconv.Atoi(msg.Header.Get("Nats-Service-Error-Code"))
 	if err != nil {
 		code = 0
+	}
+	if code == codeMaybe {
+		return fmt.Errorf("gateway: %s (%d): %w", text, code, ErrMaybeAccepted)
 	}
 	return fmt.Errorf("gateway: %s (%d)", text, code)
 }

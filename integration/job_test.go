@@ -77,6 +77,8 @@ func TestJobsOnOneWorker(t *testing.T) {
 		}
 		f := s.submit("cwd", wire.Request{Argv: []string{"true"}, Cwd: "/no/such"}).wait()
 		require.Equal(t, wire.ReasonBadCwd, f.result.Reason, "%s", f.raw)
+		f = s.submit("relative-cwd", wire.Request{Argv: []string{"pwd"}, Cwd: "."}).wait().exited(0)
+		require.Equal(t, "/workspace\n", string(f.stdout))
 	})
 	t.Run("64 MiB arrive whole, in big chunks", func(t *testing.T) {
 		s := s.on(t)

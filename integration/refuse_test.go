@@ -25,6 +25,15 @@ func TestWorkerThatCannotWorkSaysWhy(t *testing.T) {
 		require.Contains(t, out, "EXEC_JOBS")
 		require.Contains(t, out, "streams apply")
 	})
+	t.Run("a queue that no consumer takes", func(t *testing.T) {
+		s := s.on(t).apply()
+		_, err := s.js.Publish(t.Context(), "exec.job.default.orphan.x", []byte(`{}`))
+		require.NoError(t, err)
+		out, code := s.command("streams", "check", "--server", s.url, "--config", s.config)
+		require.Equal(t, 0, code, out)
+		require.Contains(t, out, "warning: ")
+		require.Contains(t, out, "orphan")
+	})
 	t.Run("bad configuration, all at once", func(t *testing.T) {
 		s := s.on(t)
 		out, code := s.command("worker", "--server", s.url, "--slots", "-1", "--drain", "soon")

@@ -3,7 +3,7 @@
 // Exit codes: 0 all went well; 1 it did not; 2 the command line or the
 // configuration is wrong; 3 no NATS server could be reached; 4 refused, because
 // this host cannot isolate as required or the streams are not as planned.
-// `sallyport run` exits with the job's own code instead, see docs/operating.md.
+// `sallyport run` exits with the job's own code instead, see docs/cli.md.
 package main
 
 import (

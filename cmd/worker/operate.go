@@ -235,7 +235,7 @@ type streamsCheck struct {
 	fleetFlags
 }
 
-// Run reports everything that differs from the plan.
+// Run reports everything that differs from the plan, and what no consumer covers.
 func (c *streamsCheck) Run(s *session) error {
 	cfg, err := s.config(c.ConfigFile, false)
 	if err != nil {
@@ -246,10 +246,32 @@ func (c *streamsCheck) Run(s *session) error {
 		return err
 	}
 	defer done()
-	if err := daemon.CheckStreams(s.ctx, b, cfg); err != nil {
+	plan, err := daemon.Plan(cfg)
+	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(s.stdout, "the streams are as planned")
+	findings, err := b.Inspect(s.ctx, plan)
+	if err != nil {
+		return err
+	}
+	faults := 0
+	for _, f := range findings {
+		word := "warning: "
+		if !f.Warning {
+			word, faults = "fault: ", faults+1
+		}
+		if _, err := fmt.Fprintln(s.stdout, word+f.String()); err != nil {
+			return err
+		}
+	}
+	switch {
+	case faults > 0:
+		return &exit{exitRefused, fmt.Errorf("%d findings with which a worker does not start", faults)}
+	case len(findings) > 0:
+		_, err = fmt.Fprintln(s.stdout, "the streams are safe to work with")
+	default:
+		_, err = fmt.Fprintln(s.stdout, "the streams are as planned")
+	}
 	return err
 }
 

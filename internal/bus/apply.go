@@ -79,7 +79,11 @@ func (b *Bus) applyStream(ctx context.Context, cfg jetstream.StreamConfig) (Chan
 	if change.Fields, err = updatable(compare(streamRules(), &info.Config, &cfg), remedyStream); err != nil || len(change.Fields) == 0 {
 		return change, err
 	}
-	// What the rules do not name is the operator's: keep it.
+	// What the rules do not name is the operator's, and more bytes than planned
+	// are too: keep it.
+	if info.Config.MaxBytes > cfg.MaxBytes {
+		cfg.MaxBytes = info.Config.MaxBytes
+	}
 	cfg.Metadata, cfg.Placement, cfg.Description = info.Config.Metadata, info.Config.Placement, info.Config.Description
 	cfg.FirstSeq, cfg.ConsumerLimits = info.Config.FirstSeq, info.Config.ConsumerLimits
 	cfg.SubjectDeleteMarkerTTL = info.Config.SubjectDeleteMarkerTTL

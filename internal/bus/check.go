@@ -80,7 +80,7 @@ func (b *Bus) Pressure(ctx context.Context) error {
 		}
 		limit := info.Config.MaxBytes
 		if limit > 0 && float64(info.State.Bytes) >= pressureRatio*float64(limit) {
-			faults = append(faults, fmt.Errorf("stream %s: %w: %d of %d bytes: raise its bytes with `sallyport streams apply`, or shorten the result retention",
+			faults = append(faults, fmt.Errorf("stream %s: %w: %d of %d bytes: give it more (nats stream edit --max-bytes), or shorten the result retention",
 				name, ErrPressure, info.State.Bytes, limit))
 		}
 	}

@@ -351,3 +351,27 @@ func TestCheckWithoutPermission(t *testing.T) {
 	require.Error(t, b.Check(deadline(t), plan), "what cannot be looked at is not good")
 	require.Error(t, b.Pressure(deadline(t)))
 }
+
+// TestApplyKeepsABiggerStream: bytes that an operator added are not taken away.
+func TestApplyKeepsABiggerStream(t *testing.T) {
+	s := startServer(t, nil)
+	b := connect(t, s.ClientURL(), nil)
+	plan, err := bus.Plan(small())
+	require.NoError(t, err)
+	_, err = b.Apply(deadline(t), plan)
+	require.NoError(t, err)
+	js := b.JS()
+	stream, err := js.Stream(deadline(t), "EXEC_RUNS")
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	bigger := 2 * cfg.MaxBytes
+	cfg.MaxBytes, cfg.Discard = bigger, jetstream.DiscardOld // and something that Apply must repair
+	_, err = js.UpdateStream(deadline(t), cfg)
+	require.NoError(t, err)
+	_, err = b.Apply(deadline(t), plan)
+	require.NoError(t, err)
+	stream, err = js.Stream(deadline(t), "EXEC_RUNS")
+	require.NoError(t, err)
+	require.Equal(t, bigger, stream.CachedInfo().Config.MaxBytes)
+	require.Equal(t, jetstream.DiscardNew, stream.CachedInfo().Config.Discard)
+}

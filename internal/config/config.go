@@ -77,8 +77,8 @@ type Queue struct {
 	// Weight is the queue's share of a worker's pulls beside its other queues, 1 to
 	// 100.
 	Weight int
-	// Concurrency is the number of this queue's jobs that all workers together run
-	// at once, at most 100,000; 0 means no bound but their slots.
+	// Concurrency is the number of this queue's jobs that one worker runs at once,
+	// at most 100,000; 0 means no bound but its slots.
 	Concurrency int
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -107,47 +105,7 @@ func (x *Executor) Check(r *wire.Request) *wire.Invalid {
 
 // plan is what a request asks for: its profile and its effective limits.
 func (x *Executor) plan(r *wire.Request) (Profile, wire.Limits, *wire.Invalid) {
-	if bad := unsupported(r); bad != nil {
-		return Profile{}, wire.Limits{}, bad
-	}
-	name := r.Profile
-	if name == "" {
-		name = DefaultProfile
-	}
-	p, ok := x.cfg.Profiles[name]
-	if !ok {
-		return Profile{}, wire.Limits{}, &wire.Invalid{
-			Reason: wire.ReasonProfile, Field: "profile",
-			Message: fmt.Sprintf("no profile %q here; there are %v", name, slices.Sorted(maps.Keys(x.cfg.Profiles))),
-		}
-	}
-	if p.Reuse == wire.ReuseNever && r.Lease.Reuse == wire.ReuseTenant {
-		return Profile{}, wire.Limits{}, &wire.Invalid{
-			Reason: wire.ReasonField, Field: "lease.reuse",
-			Message: fmt.Sprintf("profile %q never reuses a lease; leave it out or say %q", p.Name, wire.ReuseNever),
-		}
-	}
-	limits, bad := p.Resolve(r)
-	return p, limits, bad
-}
-
-// unsupported names the first field that the format has and this build does not
-// do: it is refused, never ignored.
-func unsupported(r *wire.Request) *wire.Invalid {
-	for _, f := range []struct {
-		set   bool
-		field string
-	}{
-		{len(r.Files) > 0, "files"},
-		{len(r.Collect) > 0, "collect"},
-		{r.NotBefore != nil, "not_before"},
-		{r.Priority != nil, "priority"},
-	} {
-		if f.set {
-			return &wire.Invalid{Reason: wire.ReasonUnsupported, Field: f.field, Message: "not offered by this worker; leave it out"}
-		}
-	}
-	return nil
+	return wire.Admit(r, x.cfg.Profiles, func(p Profile) wire.Profile { return p.Profile }, DefaultProfile)
 }
 
 // Handle runs one attempt to its end. ctx ends with one of package run's causes;

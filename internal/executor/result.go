@@ -109,10 +109,10 @@ func notExecuted(r *wire.Result, e sandbox.StartError) {
 	r.Message = wire.Message("%s: %s", e.Path, unix.Errno(e.Errno).Error())
 	code := 0
 	switch e.Reason {
-	case sandbox.StartNotFound, sandbox.StartBadInterpreter:
-		code = 127
-	case sandbox.StartNotExecutable, sandbox.StartBadFormat, sandbox.StartTooBig:
-		code = 126
+	case sandbox.StartNotFound:
+		code = wire.ExitNotFound
+	case sandbox.StartNotExecutable, sandbox.StartBadFormat, sandbox.StartBadInterpreter, sandbox.StartTooBig:
+		code = wire.ExitNotExec
 	case sandbox.StartBadCwd, sandbox.StartSetup:
 		return
 	}

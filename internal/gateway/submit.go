@@ -90,15 +90,7 @@ func (g *Gateway) checkProfile(r *wire.Request) *wire.Invalid {
 	if g.cfg.Profiles == nil {
 		return nil
 	}
-	name := r.Profile
-	if name == "" {
-		name = g.cfg.DefaultProfile
-	}
-	p, ok := g.cfg.Profiles[name]
-	if !ok {
-		return &wire.Invalid{Reason: wire.ReasonProfile, Field: "profile", Message: fmt.Sprintf("no profile %q here", name)}
-	}
-	_, bad := p.Resolve(r)
+	_, _, bad := wire.Admit(r, g.cfg.Profiles, func(p wire.Profile) wire.Profile { return p }, g.cfg.DefaultProfile)
 	return bad
 }
 

@@ -1,7 +1,5 @@
 package wire
 
-import "slices"
-
 // The exit codes with which a client reports what a program's own code cannot
 // say. They keep clear of what shells use where they can: 124 is that of
 // timeout(1), 126 and 127 those of sh(1), 128+n that of a signal.
@@ -41,7 +39,10 @@ func ExitStatus(r *Result) int {
 	case Limit:
 		return ExitLimit
 	case NotStarted:
-		return notStartedStatus(r.Reason)
+		if r.ExitCode != nil && (*r.ExitCode == ExitNotExec || *r.ExitCode == ExitNotFound) {
+			return *r.ExitCode
+		}
+		return ExitNotStarted
 	case Lost:
 		return ExitLost
 	case InvalidJob:
@@ -50,16 +51,4 @@ func ExitStatus(r *Result) int {
 		return ExitExpired
 	}
 	return ExitLost
-}
-
-// notStartedStatus follows sh(1): 127 for what was not found, 126 for what was
-// found and could not be executed.
-func notStartedStatus(reason Reason) int {
-	switch {
-	case reason == ReasonNotFound:
-		return ExitNotFound
-	case slices.Contains([]Reason{ReasonNotExecutable, ReasonBadFormat, ReasonBadInterpreter}, reason):
-		return ExitNotExec
-	}
-	return ExitNotStarted
 }

@@ -58,8 +58,8 @@ const (
 	ReasonDisk   Reason = "disk"
 
 	// not_started: the program surely did not run.
-	ReasonNotFound        Reason = "not_found"       // exit code 127 by convention
-	ReasonNotExecutable   Reason = "not_executable"  // exit code 126 by convention
+	ReasonNotFound        Reason = "not_found"       // exit code 127, as for a shell
+	ReasonNotExecutable   Reason = "not_executable"  // exit code 126, as for a shell
 	ReasonBadFormat       Reason = "bad_format"      // no #! line, other architecture
 	ReasonBadInterpreter  Reason = "bad_interpreter" // the #! line names a missing file
 	ReasonBadCwd          Reason = "bad_cwd"         // no such directory inside

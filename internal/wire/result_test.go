@@ -407,11 +407,10 @@ func TestExitStatus(t *testing.T) {
 	require.Equal(t, 124, status(wire.TimedOut, ""))
 	require.Equal(t, 130, status(wire.Cancelled, ""))
 	require.Equal(t, 137, status(wire.OOM, ""))
-	require.Equal(t, 127, status(wire.NotStarted, wire.ReasonNotFound))
-	require.Equal(t, 126, status(wire.NotStarted, wire.ReasonNotExecutable))
-	require.Equal(t, 126, status(wire.NotStarted, wire.ReasonBadFormat))
-	require.Equal(t, 126, status(wire.NotStarted, wire.ReasonBadInterpreter))
-	require.Equal(t, 125, status(wire.NotStarted, wire.ReasonNoSandbox))
+	for _, code := range []int{126, 127} {
+		require.Equal(t, code, wire.ExitStatus(&wire.Result{Outcome: wire.NotStarted, Reason: wire.ReasonNotFound, ExitCode: &code}))
+	}
+	require.Equal(t, 125, wire.ExitStatus(&wire.Result{Outcome: wire.NotStarted, Reason: wire.ReasonUnenforceable}))
 	// Never success for what nobody understands.
 	require.Equal(t, 123, wire.ExitStatus(&wire.Result{}))
 	require.Equal(t, 123, wire.ExitStatus(&wire.Result{Outcome: wire.Exited}))

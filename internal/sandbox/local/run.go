@@ -81,14 +81,23 @@ func (b *box) Prepare(ctx context.Context, process sandbox.Process, sink sandbox
 	return r, nil
 }
 
+// workspace is where a job starts, and what a relative directory is relative to.
+const workspace = "/workspace"
+
 // job translates a process for the stub, or says what is wrong with it.
 func (b *box) job(process sandbox.Process) (*leaseinit.Job, error) {
 	if err := b.provider.unenforced(process.Limits); err != nil {
 		return nil, err
 	}
+	if files, most := process.Limits.OpenFiles, b.provider.host.hardFiles; files > 0 && uint64(files) > most {
+		return nil, fmt.Errorf("open_files: %d is above this worker's own hard limit of %d: raise that (LimitNOFILE= of its service, ulimit -Hn) or ask for less", files, most)
+	}
 	job := &leaseinit.Job{Argv: process.Argv, Env: process.Env, Cwd: process.Cwd}
-	if job.Cwd == "" {
-		job.Cwd = "/workspace"
+	switch {
+	case job.Cwd == "":
+		job.Cwd = workspace
+	case job.Cwd[0] != '/':
+		job.Cwd = workspace + "/" + job.Cwd // the kernel resolves it, links and all
 	}
 	if err := checkProcess(process); err != nil {
 		return nil, err

@@ -135,6 +135,7 @@ func TestRefusedProcesses(t *testing.T) {
 		"cpu":         {Argv: []string{"true"}, Limits: sandbox.Limits{CPU: time.Second}},
 		"memory":      {Argv: []string{"true"}, Limits: sandbox.Limits{MemoryBytes: 1 << 20}},
 		"cpu share":   {Argv: []string{"true"}, Limits: sandbox.Limits{CPUShare: 50}},
+		"open files":  {Argv: []string{"true"}, Limits: sandbox.Limits{OpenFiles: 1 << 30}},
 		"17 MiB argv": command("echo", strings.Repeat("x", 17<<20)),
 	} {
 		_, err := box.Prepare(t.Context(), process, newRecorder())

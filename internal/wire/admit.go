@@ -1,0 +1,49 @@
+package wire
+
+import (
+	"maps"
+	"slices"
+)
+
+// Admit says what a valid request gets: its profile, by name or by default, and
+// its effective limits. It refuses what the profiles do not offer, and what the
+// format has and this version does not do: that is refused, never ignored.
+// Gateways ask before a request is queued, workers before it is run.
+func Admit[P any](r *Request, profiles map[string]P, of func(P) Profile, byDefault string) (P, Limits, *Invalid) {
+	var none P
+	if bad := unsupported(r); bad != nil {
+		return none, Limits{}, bad
+	}
+	name := r.Profile
+	if name == "" {
+		name = byDefault
+	}
+	found, ok := profiles[name]
+	if !ok {
+		return none, Limits{}, invalid(ReasonProfile, "profile", "no profile %s here; there are %v", quoted(name), slices.Sorted(maps.Keys(profiles)))
+	}
+	p := of(found)
+	if p.Reuse == ReuseNever && r.Lease.Reuse == ReuseTenant {
+		return none, Limits{}, invalid(ReasonField, "lease.reuse", "profile %s never reuses a lease; leave it out or say %q", quoted(p.Name), ReuseNever)
+	}
+	limits, bad := p.Resolve(r)
+	return found, limits, bad
+}
+
+// unsupported names the first field that this version does not act on.
+func unsupported(r *Request) *Invalid {
+	for _, f := range []struct {
+		set   bool
+		field string
+	}{
+		{len(r.Files) > 0, "files"},
+		{len(r.Collect) > 0, "collect"},
+		{r.NotBefore != nil, "not_before"},
+		{r.Priority != nil, "priority"},
+	} {
+		if f.set {
+			return invalid(ReasonUnsupported, f.field, "not offered by this version; leave it out")
+		}
+	}
+	return nil
+}
