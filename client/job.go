@@ -25,6 +25,8 @@ type Job struct {
 	seq     uint64
 	lost    []wire.LostRange
 	result  *Result
+	// output says that the request sends the output here, so that a hole is a loss.
+	output bool
 	// early is an event that overtook the gateway's answer.
 	early *nats.Msg
 }
@@ -35,18 +37,20 @@ func (j *Job) accepted(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	msg, err := j.sub.NextMsgWithContext(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		return ErrMaybeAccepted
-	}
-	if err != nil {
-		return fmt.Errorf("wait for the gateway: %w", err)
-	}
-	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
+	case errors.Is(err, nats.ErrNoResponders):
 		return ErrNoGateway
+	case err != nil:
+		return fmt.Errorf("wait for the gateway: %w", err)
 	}
 	ev, err := wire.ParseEvent(msg.Header, msg.Data)
 	if err != nil {
-		return fmt.Errorf("gateway's answer: %w", errors.Join(err, serviceError(msg)))
+		if failed := serviceError(msg); failed != nil {
+			return failed
+		}
+		return fmt.Errorf("gateway's answer: %w", err)
 	}
 	switch ev.Type {
 	case wire.EventAccepted:
@@ -120,14 +124,14 @@ func (j *Job) follow(ev Event) {
 	if ev.Attempt > j.attempt {
 		j.attempt, j.seq, j.lost = ev.Attempt, 0, nil
 	}
-	if ev.Seq > j.seq+1 {
+	if ev.Seq > j.seq+1 && j.output {
 		j.lost = append(j.lost, wire.LostRange{From: j.seq + 1, To: ev.Seq - 1})
 	}
 	j.seq = max(j.seq, ev.Seq)
 }
 
 // Lost are the ranges of sequence numbers of the newest attempt that did not
-// arrive here.
+// arrive here though the request's output mode sends them here.
 func (j *Job) Lost() []wire.LostRange { return j.lost }
 
 // Copy writes the output as it comes and returns the result. Either writer may

@@ -65,6 +65,7 @@ const tailPoll = 500 * time.Millisecond
 // Next is the next stored event and the cursor to go on from after it. It waits
 // for events of a job that is not over, returns io.EOF when the job is over and
 // everything stored was returned, and ErrUnknownJob when nothing is known of it.
+// After any other error it can be called again and goes on where it was.
 func (t *Tail) Next(ctx context.Context) (Event, uint64, error) {
 	for len(t.batch) == 0 {
 		if t.ended {
@@ -137,11 +138,11 @@ func (t *Tail) fetch(ctx context.Context) error {
 func (t *Tail) receive(ctx context.Context, sub *nats.Subscription) error {
 	for t.read = 0; ; t.read++ {
 		msg, err := sub.NextMsgWithContext(ctx)
+		if errors.Is(err, nats.ErrNoResponders) {
+			return ErrNoGateway
+		}
 		if err != nil {
 			return fmt.Errorf("read stored events: %w", err)
-		}
-		if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
-			return ErrNoGateway
 		}
 		if err := serviceError(msg); err != nil {
 			return err
