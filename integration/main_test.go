@@ -4,6 +4,7 @@
 package integration
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +18,12 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	// The parallel tests here mostly wait: more of them than processors run at once.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	dir, err := os.MkdirTemp("", "sallyport-integration-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

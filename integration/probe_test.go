@@ -11,18 +11,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// metric reads one value of a service's metrics, -1 where there is none.
+// metric reads a service's metric, the sum over its labels; -1 where there is none.
 func (w *service) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	_, body := w.get("/metrics")
+	sum, found := 0.0, false
 	for line := range strings.Lines(body) {
-		if v, ok := strings.CutPrefix(line, name+" "); ok {
-			n, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
-			require.NoError(t, err)
-			return n
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest[0] != ' ' && rest[0] != '{' {
+			continue
 		}
+		words := strings.Fields(rest)
+		n, err := strconv.ParseFloat(words[len(words)-1], 64)
+		require.NoError(t, err)
+		sum, found = sum+n, true
 	}
-	return -1
+	if !found {
+		return -1
+	}
+	return sum
 }
 
 // descriptors is how many files a process has open.

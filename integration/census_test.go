@@ -1,0 +1,86 @@
+package integration
+
+import (
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+// census counts, beside the jobs' own readers, what every job of a stack ever
+// published to any inbox.
+type census struct {
+	s  *stack
+	nc *nats.Conn
+
+	mu      sync.Mutex
+	started map[string]map[int]int // job key → attempt → started events
+	finals  map[string]map[string]int
+	ends    map[string]int
+	marks   map[string]bool // our own messages behind what was to be counted
+}
+
+// census begins to count. It must come before the jobs.
+func (s *stack) census() *census {
+	s.t.Helper()
+	nc, err := nats.Connect(s.url, nats.MaxReconnects(-1))
+	require.NoError(s.t, err)
+	s.t.Cleanup(nc.Close)
+	c := &census{s: s, nc: nc, started: map[string]map[int]int{}, finals: map[string]map[string]int{}, ends: map[string]int{}, marks: map[string]bool{}}
+	sub, err := nc.Subscribe("_INBOX.>", c.count)
+	require.NoError(s.t, err)
+	require.NoError(s.t, sub.SetPendingLimits(-1, -1))
+	require.NoError(s.t, nc.Flush())
+	return c
+}
+
+func (c *census) count(m *nats.Msg) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ev, err := wire.ParseEvent(m.Header, m.Data)
+	if err != nil { // not an event
+		if len(m.Header) == 0 && len(m.Data) == 0 {
+			c.marks[m.Subject] = true
+		}
+		return
+	}
+	switch ev.Type {
+	case wire.EventStarted:
+		if c.started[ev.Job] == nil {
+			c.started[ev.Job] = map[int]int{}
+		}
+		c.started[ev.Job][ev.Attempt]++
+	case wire.EventResult:
+		if c.finals[ev.Job] == nil {
+			c.finals[ev.Job] = map[string]int{}
+		}
+		c.finals[ev.Job][string(ev.Data)]++
+	case wire.EventEnd:
+		c.ends[ev.Job]++
+	case wire.EventAccepted, wire.EventStdout, wire.EventStderr:
+	}
+}
+
+// once asserts that a job had exactly one decision and began once in each of the
+// attempts 1 to n, as far as anything was published until now.
+func (c *census) once(id string, n int) {
+	c.s.t.Helper()
+	mark := c.nc.NewInbox()
+	require.NoError(c.s.t, c.nc.Publish(mark, nil))
+	require.Eventually(c.s.t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.marks[mark]
+	}, patience, time.Millisecond, "the census is behind")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := "default." + id
+	require.Len(c.s.t, c.finals[key], 1, "decisions about %s", id)
+	require.Len(c.s.t, c.started[key], n, "attempts of %s", id)
+	for attempt, times := range c.started[key] {
+		require.Equal(c.s.t, 1, times, "%s, attempt %d", id, attempt)
+	}
+}
