@@ -3,7 +3,7 @@
 GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
 FUZZTIME ?= 20s
-COUNT    ?= 10
+COUNT    ?= 1
 
 # The race detector needs a C compiler.
 CC_FOUND := $(shell command -v "$$($(GO) env CC | cut -d' ' -f1)" 2>/dev/null)
@@ -67,8 +67,8 @@ bench: build ## measure our worker against a naive one, interleaved, with ratios
 microbench: ## run the packages' own benchmarks
 	$(GO) test -run='^$$' -bench=. -benchmem ./...
 
-soak: ## run all tests COUNT (10) times over, to find what fails rarely
-	$(GO) test $(RACE) -shuffle=on -count=$(COUNT) -timeout=2h ./...
+soak: ## run all tests in their long forms, COUNT (1) times over (up to two hours)
+	SALLYPORT_SOAK=1 $(GO) test $(RACE) -shuffle=on -count=$(COUNT) -timeout=2h ./...
 
 cover: ## show how much of each package the tests reach
 	$(GO) test -coverpkg=./... -coverprofile=cover.out ./...
