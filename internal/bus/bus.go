@@ -82,8 +82,8 @@ type Options struct {
 	OnSlowConsumer func(subject string)
 }
 
-// Bus is a connected pair of connections. Make it with Connect, end it with
-// Close.
+// Bus is the connections to one server: for control, for output, and for serving
+// others. Make it with Connect, end it with Close.
 type Bus struct {
 	log       zerolog.Logger
 	opts      Options
@@ -96,6 +96,7 @@ type Bus struct {
 	timeout   time.Duration
 	retention time.Duration
 	pump      *pump
+	services  *Bus                 // nil in the services' own view
 	handled   atomic.Pointer[pump] // the same, for the connections' handlers
 	pumping   sync.WaitGroup
 	stopPump  context.CancelFunc
@@ -126,7 +127,7 @@ func NewStreamNames(prefix string) StreamNames {
 // ConsumerName is the durable name of a queue's consumer.
 func ConsumerName(queue string) string { return "w-" + queue }
 
-// Connect makes both connections and checks that the server speaks what
+// Connect makes all connections and checks that the server speaks what
 // Sallyport needs: version 2.12 or later, headers, JetStream. It returns within
 // ctx's deadline (without one, DefaultConnectTimeout) and at most one attempt's
 // 2 s a server, with an error that names the server and says what to do.
@@ -153,9 +154,16 @@ func Connect(ctx context.Context, opts Options) (*Bus, error) {
 		b.control.Close()
 		return nil, err
 	}
-	if err := b.start(ctx); err != nil {
-		b.output.Close()
-		b.control.Close()
+	serving, err := b.dial(ctx, b.opts.Name+" services", limit)
+	if err == nil {
+		err = b.start(ctx, serving)
+	}
+	if err != nil {
+		for _, nc := range []*nats.Conn{serving, b.output, b.control} {
+			if nc != nil {
+				nc.Close()
+			}
+		}
 		return nil, err
 	}
 	return b, nil
@@ -198,7 +206,7 @@ func newBus(opts Options) (*Bus, error) {
 }
 
 // start checks the server and starts the output's pump.
-func (b *Bus) start(ctx context.Context) error {
+func (b *Bus) start(ctx context.Context, serving *nats.Conn) error {
 	if err := checkServer(ctx, b.control, b.api, b.serverName(b.control)); err != nil {
 		return err
 	}
@@ -206,8 +214,16 @@ func (b *Bus) start(ctx context.Context) error {
 	if b.js, err = jetstream.NewWithAPIPrefix(b.control, b.api, jetstream.WithDefaultTimeout(b.timeout)); err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
+	js, err := jetstream.NewWithAPIPrefix(serving, b.api, jetstream.WithDefaultTimeout(b.timeout))
+	if err != nil {
+		return fmt.Errorf("jetstream: %w", err)
+	}
 	if b.pump, err = newPump(b.output, b.log, 2*b.timeout); err != nil {
 		return fmt.Errorf("output: %w", err)
+	}
+	b.services = &Bus{
+		log: b.log, opts: b.opts, control: serving, output: b.output, js: js, subjects: b.subjects, streams: b.streams,
+		api: b.api, timeout: b.timeout, retention: b.retention, pump: b.pump,
 	}
 	b.handled.Store(b.pump)
 	// The pump outlives Connect's context on purpose: Close ends it and waits.
@@ -328,6 +344,17 @@ func (b *Bus) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 // disconnected fails at once.
 func (b *Bus) Control() *nats.Conn { return b.control }
 
+// Services is b with a control connection of its own, for serving the requests of
+// others: what a tenant sends there, however much, does not stand before a
+// worker's claims and acknowledgements, and when the server cuts a reader off that
+// is too slow for it, jobs go on. It ends with b and must not be closed itself.
+func (b *Bus) Services() *Bus {
+	if b.services == nil {
+		return b
+	}
+	return b.services
+}
+
 // Output is the connection for events.
 func (b *Bus) Output() *nats.Conn { return b.output }
 
@@ -347,12 +374,16 @@ func (b *Bus) Streams() StreamNames { return b.streams }
 // RequestTimeout bounds one request to the server.
 func (b *Bus) RequestTimeout() time.Duration { return b.timeout }
 
-// Connected says whether both connections are up now.
+// Connected says whether the connections that jobs need are up now.
 func (b *Bus) Connected() bool { return b.control.IsConnected() && b.output.IsConnected() }
 
-// Reconnects counts the reconnects of both connections.
+// Reconnects counts the reconnects of all connections.
 func (b *Bus) Reconnects() uint64 {
-	return b.control.Stats().Reconnects + b.output.Stats().Reconnects
+	n := b.control.Stats().Reconnects + b.output.Stats().Reconnects
+	if b.services != nil {
+		n += b.services.control.Stats().Reconnects
+	}
+	return n
 }
 
 // PermissionErrors counts what the server refused by permissions.
@@ -361,8 +392,7 @@ func (b *Bus) PermissionErrors() uint64 { return b.permissionErrors.Load() }
 // SlowConsumers counts the times that a subscription of ours dropped messages.
 func (b *Bus) SlowConsumers() uint64 { return b.slowConsumers.Load() }
 
-// Close waits until output is confirmed, drains both connections and closes
-// them. When ctx ends first, the rest is cut off and the error says what was
+// Close waits until output is confirmed, drains all connections and closes them. When ctx ends first, the rest is cut off and the error says what was
 // left. Calling it again does nothing.
 func (b *Bus) Close(ctx context.Context) error {
 	if b.closed.Swap(true) {
@@ -376,7 +406,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	err := b.pump.drain(ctx)
 	b.stopPump()
 	b.pumping.Wait()
-	return errors.Join(err, closeConn(ctx, b.output), closeConn(ctx, b.control))
+	return errors.Join(err, closeConn(ctx, b.services.control), closeConn(ctx, b.output), closeConn(ctx, b.control))
 }
 
 // closeConn drains nc (handlers finish, buffers leave) and closes it.

@@ -285,3 +285,24 @@ func TestCloseSaysWhatIsLeft(t *testing.T) {
 	require.Equal(t, []wire.LostRange{{From: 1, To: 1}}, o.Lost())
 	require.True(t, b.Control().IsClosed() && b.Output().IsClosed())
 }
+
+// TestServicesHaveTheirOwnConnection: what others send to a service, and the end
+// of its connection, do not touch the connection that jobs need.
+func TestServicesHaveTheirOwnConnection(t *testing.T) {
+	t.Parallel()
+	_, b := setup(t)
+	services := b.Services()
+	require.Same(t, services, services.Services())
+	require.NotSame(t, b.Control(), services.Control())
+	_, err := services.Runs().Create(deadline(t), "t", "j", claimed("a"))
+	require.NoError(t, err, "it is a whole bus")
+	reconnects := b.Control().Stats().Reconnects
+	require.NoError(t, services.Control().ForceReconnect())
+	require.True(t, b.Connected())
+	_, err = b.Runs().Get(deadline(t), "t", "j")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return b.Reconnects() == 1 }, patience, 5*time.Millisecond)
+	require.Equal(t, reconnects, b.Control().Stats().Reconnects)
+	require.NoError(t, b.Close(deadline(t)))
+	require.True(t, services.Control().IsClosed())
+}

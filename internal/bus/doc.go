@@ -1,4 +1,4 @@
-// Package bus is everything that Sallyport knows about NATS: the two
+// Package bus is everything that Sallyport knows about NATS: the three
 // connections, the streams and consumers and what their settings must be, the
 // run records, the output of a job, the quarantine and the dead letters.
 //
@@ -18,6 +18,8 @@
 //     heartbeats never queue behind bulk. What was handed over stays in a
 //     bounded window until the server has confirmed it, and is sent again, from
 //     the first unconfirmed event on and in order, after a loss.
+//   - What serves others (Services) has one too: whoever may send requests, and
+//     however large, does not stand before a worker's claims and heartbeats.
 //   - Streams are created by Apply alone, which an operator runs. A worker
 //     checks (Check) and refuses with words.
 //

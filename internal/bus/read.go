@@ -9,8 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// readBytes bounds one batch of stored events; at least one event comes anyway.
-const readBytes = 8 << 20
+// readBytes bounds one batch of stored events, so that many readers at once stay
+// within a gateway's memory; at least one event comes anyway.
+const readBytes = 1 << 20
 
 // StoredEvent is an event as it stands in the output stream.
 type StoredEvent struct {
@@ -21,7 +22,7 @@ type StoredEvent struct {
 }
 
 // ReadOutput reads stored events of one job behind the cursor from (0: from the
-// first that is still stored), at most limit (1 to 256) and about 8 MiB. more
+// first that is still stored), at most limit (1 to 256) and about 1 MiB. more
 // says that others are stored behind them. It is a batched direct get: no
 // consumer is made, and a replica may answer with what it has.
 func (b *Bus) ReadOutput(ctx context.Context, tenant, id string, from uint64, limit int) (events []StoredEvent, more bool, err error) {

@@ -35,11 +35,17 @@ type controlAnswer struct {
 }
 
 // listen subscribes to the control subjects of all jobs: one subscription for the
-// worker, and only who has the job answers.
+// worker, and only who has the job answers. It stands on the services' connection:
+// any tenant may write there.
 func (c *Consumer) listen() (*nats.Subscription, error) {
-	sub, err := c.bus.Control().Subscribe(c.bus.Subjects().AllCtl(), c.control)
+	nc := c.bus.Services().Control()
+	sub, err := nc.Subscribe(c.bus.Subjects().AllCtl(), c.control)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to control requests: %w", err)
+	}
+	// Who claims a job answers for it from then on.
+	if err := nc.FlushTimeout(callTimeout); err != nil {
+		c.log.Warn().Err(err).Msg("control requests may come late")
 	}
 	return sub, nil
 }

@@ -235,3 +235,26 @@ func TestCancelBeforeTheGate(t *testing.T) {
 	require.Equal(t, []any{wire.Cancelled, wire.StartNo}, []any{res.Outcome, res.StartState})
 	w.empty()
 }
+
+// TestControlRequestsDoNotStandBeforeHeartbeats: every tenant may write to exec.ctl,
+// and every worker hears it.
+func TestControlRequestsDoNotStandBeforeHeartbeats(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.newBus()
+	c, err := consumer.New(b, never(t), w.log(), w.config("w1"))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	eventually(t, soon, func() bool { return c.Ready() == nil }, "not ready")
+	const size, n = 512 << 10, 8
+	for range n {
+		require.NoError(t, w.nc.Publish(w.bus.Subjects().Ctl("t", "x"), make([]byte, size)))
+	}
+	eventually(t, soon, func() bool { return b.Services().Control().Stats().InBytes >= n*size }, "not heard")
+	require.NoError(t, b.Control().FlushTimeout(soon))
+	require.Less(t, b.Control().Stats().InBytes, uint64(size))
+	cancel()
+	require.NoError(t, <-done)
+}

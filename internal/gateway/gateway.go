@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/wire"
@@ -46,7 +47,7 @@ type Gateway struct {
 	nc    *nats.Conn
 	log   zerolog.Logger
 	cfg   Config
-	slots chan struct{} // bounds the requests in work
+	room  *semaphore.Weighted // bounds the requests in work
 	work  sync.WaitGroup
 	stats counters
 }
@@ -79,8 +80,19 @@ func New(b *bus.Bus, log zerolog.Logger, cfg Config) (*Gateway, error) {
 	if cfg.RequestTimeout <= 0 {
 		cfg.RequestTimeout = 5 * time.Second
 	}
-	return &Gateway{bus: b, nc: b.Control(), log: log, cfg: cfg, slots: make(chan struct{}, cfg.Parallel)}, nil
+	b = b.Services()
+	return &Gateway{bus: b, nc: b.Control(), log: log, cfg: cfg, room: semaphore.NewWeighted(workBytes)}, nil
 }
+
+// workBytes bounds the bodies of all requests in work together, pendingBytes those
+// that wait at one endpoint: a request may have 8 MiB, and its headers take many
+// times their size once they are read. What does not fit is dropped, and its
+// sender asks again.
+const (
+	workBytes    = 64 << 20
+	pendingBytes = 32 << 20
+	pendingCount = 16 << 10
+)
 
 // Stats returns the counters.
 func (g *Gateway) Stats() Stats {
@@ -114,7 +126,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 		{"status", s.AllStatus(), g.status},
 		{"read", s.AllRead(), g.read},
 	} {
-		if err := svc.AddEndpoint(e.name, g.handler(serving, e.serve), micro.WithEndpointSubject(e.subject)); err != nil {
+		if err := svc.AddEndpoint(e.name, g.handler(serving, e.serve), micro.WithEndpointSubject(e.subject),
+			micro.WithEndpointPendingLimits(pendingCount, pendingBytes)); err != nil {
 			return errors.Join(fmt.Errorf("register endpoint %s: %w", e.name, err), svc.Stop())
 		}
 	}
@@ -145,9 +158,12 @@ func serviceVersion(v string) string {
 // the endpoint while there are none.
 func (g *Gateway) handler(ctx context.Context, serve func(context.Context, call)) micro.Handler {
 	return micro.HandlerFunc(func(req micro.Request) {
-		g.slots <- struct{}{}
+		share := min(max(int64(len(req.Data())), workBytes/int64(g.cfg.Parallel), 1), workBytes)
+		if err := g.room.Acquire(ctx, share); err != nil {
+			return // not while ctx never ends
+		}
 		g.work.Go(func() {
-			defer func() { <-g.slots }()
+			defer g.room.Release(share)
 			ctx, cancel := context.WithTimeout(ctx, g.cfg.RequestTimeout)
 			defer cancel()
 			serve(ctx, call{g: g, req: req})
