@@ -7,8 +7,11 @@ import "github.com/sallyport/sallyport/internal/wire"
 // that the store may hold events twice, and some before an earlier one:
 // 1 2 4 3 4 5. What is missing is waited for until it can come no more.
 type order struct {
+	// begun says that the store is read from its beginning: then what is missing
+	// before the first event of the first attempt is missing too.
+	begun   bool
 	attempt int
-	next    uint64 // sequence of the event to come; 0 before the first one
+	next    uint64 // sequence of the event to come; 0 when any may be the first
 	held    []stored
 	lost    []wire.LostRange
 }
@@ -25,12 +28,16 @@ func (o *order) add(s stored) []stored {
 	}
 	if ev.Attempt > o.attempt {
 		o.attempt, o.next, o.held, o.lost = ev.Attempt, 0, nil, nil
+		if o.begun {
+			o.next = 1
+		}
+		o.begun = true // a later attempt is read from its beginning in any case
 	}
 	switch {
 	case ev.Type == wire.EventResult:
 		// The result is stored after everything before it was: what is missing
 		// now is lost. One without a sequence stands for itself.
-		return append(o.giveUp(), s)
+		return append(o.giveUp(), o.end(s))
 	case o.next == 0, ev.Seq == o.next:
 		o.next, o.held = ev.Seq+1, nil // held ones are behind it once more
 		return []stored{s}
@@ -41,6 +48,16 @@ func (o *order) add(s stored) []stored {
 		return nil
 	}
 	return o.giveUp()
+}
+
+// end declares lost what is missing right before a result.
+func (o *order) end(result stored) stored {
+	seq := result.event.Seq
+	if result.event.Attempt == o.attempt && o.next > 0 && seq > o.next {
+		o.lost = append(o.lost, wire.LostRange{From: o.next, To: seq - 1})
+	}
+	o.next = max(o.next, seq+1)
+	return result
 }
 
 // giveUp declares what is missing lost and returns what was held behind it.

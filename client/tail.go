@@ -55,7 +55,7 @@ func (c *Client) Tail(id string, from uint64) (*Tail, error) {
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to live events: %w", err)
 	}
-	return &Tail{c: c, id: id, cursor: from, live: live, woken: woken}, nil
+	return &Tail{c: c, id: id, cursor: from, order: order{begun: from == 0}, live: live, woken: woken}, nil
 }
 
 // Events that arrive while nobody can wake us (no permission for live subjects,
