@@ -200,7 +200,7 @@ func publishError(w write, err error) error {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("%s: %w", w.subject, ErrRecordTooBig)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
-		return fmt.Errorf("%s: %w: %w", w.subject, errNotSent, err)
+		return fmt.Errorf("%s: %w: %w", w.subject, errNotSent, offline(err))
 	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrHeadersNotSupported):
 		return fmt.Errorf("%s: %w", w.subject, err)
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strings"
 	"sync"
@@ -260,7 +261,10 @@ func (b *Bus) dial(ctx context.Context, name string, limit time.Duration) (*nats
 
 func (b *Bus) connectError(err error) error {
 	servers := redact(b.opts.Servers)
+	var file *fs.PathError
 	switch {
+	case errors.As(err, &file):
+		return fmt.Errorf("connect to NATS at %s: %w: check the files of --creds, --nkey, --tlscert, --tlskey and --tlsca, and who may read them", servers, err)
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
 		return fmt.Errorf("connect to NATS at %s: %w: check the user, password, token or credentials file", servers, err)
 	default:
@@ -338,6 +342,15 @@ func (b *Bus) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 			p.disturbed(err)
 		}
 	}
+}
+
+// offline says in words what the library calls a full buffer: with none, that is
+// what a publish without a connection ends with.
+func offline(err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return fmt.Errorf("not connected to NATS (%w)", err)
+	}
+	return err
 }
 
 // Control is the connection for everything but output. A publish while it is

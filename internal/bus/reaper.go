@@ -66,7 +66,7 @@ func (b *Bus) EnsureReaper(ctx context.Context, provider, host string) (*ReaperQ
 		MaxAckPending: reaperMaxAckPending, MaxWaiting: minMaxWaiting,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("consumer %s on %s: %w", name, b.streams.Ledger, err)
+		return nil, fmt.Errorf("consumer %s on %s: %w", name, b.streams.Ledger, offline(err))
 	}
 	q := &ReaperQueue{bus: b, consumer: name, inbox: b.control.NewInbox()}
 	if q.sub, err = b.control.SubscribeSync(q.inbox + ".*"); err != nil {
@@ -109,7 +109,7 @@ func (q *ReaperQueue) Fetch(ctx context.Context, limit int, wait time.Duration) 
 	request := fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, limit, wait.Nanoseconds())
 	endpoint := q.bus.api + ".CONSUMER.MSG.NEXT." + q.bus.streams.Ledger + "." + q.consumer
 	if err := q.bus.control.PublishRequest(endpoint, q.inbox+"."+id, request); err != nil {
-		return nil, fmt.Errorf("pull from %s: %w", q.consumer, err)
+		return nil, fmt.Errorf("pull from %s: %w", q.consumer, offline(err))
 	}
 	// The server ends the request at its expiry; a second more is for the way.
 	ctx, cancel := context.WithTimeout(ctx, wait+time.Second)
