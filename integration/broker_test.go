@@ -24,7 +24,7 @@ import (
 // soak is n in an ordinary run of the tests, and many where they are to find what
 // fails rarely.
 func soak(n, many int) int {
-	if os.Getenv("SALLYPORT_SOAK") != "" {
+	if soaking {
 		return many
 	}
 	return n

@@ -17,10 +17,19 @@ import (
 // binary is the built sallyport.
 var binary string
 
+// soaking asks for many rounds of everything. The services take no variable of
+// theirs that they do not know, so it is not passed on to them.
+var soaking bool
+
 func TestMain(m *testing.M) {
 	// The parallel tests here mostly wait: more of them than processors run at once.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	soaking = os.Getenv("SALLYPORT_SOAK") != ""
+	if err := os.Unsetenv("SALLYPORT_SOAK"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
