@@ -274,8 +274,11 @@ func (f *followed) wait() *followed {
 			require.NoError(f.t, f.sub.Unsubscribe())
 			return f
 		}
-		if ev.Attempt > attempt {
+		switch {
+		case ev.Attempt > attempt:
 			attempt, seq, f.stdout, f.stderr = ev.Attempt, 0, nil, nil
+		case ev.Attempt < attempt && ev.Type.Output():
+			continue // of an attempt that was given up: every reader drops it
 		}
 		if f.result == nil && ev.Seq > 0 {
 			require.Equal(f.t, seq+1, ev.Seq, "job %s: sequence", f.id)
