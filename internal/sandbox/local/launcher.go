@@ -58,7 +58,7 @@ func (l *launcher) launch(h *host, slot uint32, lease string, socket, null, grou
 	attr := &syscall.ProcAttr{
 		// The runtime's own settings: little memory; and a processor to spare, or the
 		// runtime takes the only one away from a thread that waits, and wakes another.
-		Env:   []string{"GOMAXPROCS=2", "GOGC=25", "GOTRACEBACK=none"},
+		Env:   []string{"GOMAXPROCS=2", "GOGC=25", "GOTRACEBACK=none", "GODEBUG=asyncpreemptoff=1"},
 		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), socket.Fd()},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: namespaces,

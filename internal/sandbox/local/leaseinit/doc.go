@@ -15,9 +15,11 @@
 // init and the stub answer with Reports. The end of the socket ends lease init,
 // and with it, by the kernel's rules for pid namespaces, everything below.
 //
-// The stub is forked without exec, so it is a one-threaded copy of a program that
-// has a runtime with several threads. It may therefore use nothing of that
-// runtime: its code is marked nosplit and norace, touches no heap, and makes raw
-// system calls only. Most of what it does is a list of system calls that lease
-// init has prepared in ordinary Go (see program).
+// The stub and the job's process, until it executes the program, live in lease
+// init's memory (CLONE_VM), on a stack of their own: copying the page tables of a Go
+// program twice took longer than the program. They may use nothing of the runtime
+// that is in there: their code is marked nosplit and norace, touches no heap, and
+// makes raw system calls only. Most of what they do is a list of system calls that
+// lease init has prepared in ordinary Go (see program). No process here has a
+// signal handler that could run in the others' memory.
 package leaseinit

@@ -90,7 +90,7 @@ func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {
 		p.add(StageDescriptors, unix.SYS_DUP3, fd, uintptr(i), 0)
 	}
 	// An undumpable process may not write its own score. Nobody else lives in the
-	// pid namespace yet, and executing the program makes it dumpable anyway.
+	// pid namespace yet, and the stub is made undumpable again before anybody does.
 	p.add(StageOOMScore, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1)
 	p.add(StageOOMScore, unix.SYS_OPENAT, atCwd, text(textOOMScore), unix.O_WRONLY|unix.O_CLOEXEC, 0).keep = true
 	p.add(StageOOMScore, unix.SYS_WRITE, 0, uintptr(unsafe.Pointer(unsafe.StringData(textThousand))), uintptr(len(textThousand))).kept = true
@@ -102,6 +102,7 @@ func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {
 		p.add(StageUser, unix.SYS_SETRESGID, uid, uid, uid)
 		p.add(StageUser, unix.SYS_SETRESUID, uid, uid, uid)
 	}
+	p.add(StagePrivileges, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0)
 	p.add(StageCapabilities, unix.SYS_CAPSET, uintptr(unsafe.Pointer(&capHeader)), uintptr(unsafe.Pointer(&noCaps)))
 	for _, sig := range restored {
 		p.add(StageSignals, unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&defaultAct)), 0, 8)

@@ -78,9 +78,6 @@ func run() {
 	l.setup, l.groups = setup, append([]int{}, fds...)
 	l.build()
 	l.lock()
-	theJob.shared = sharedReport(l)
-	var onStack byte
-	slim(unsafe.Pointer(&theJob), unsafe.Pointer(&inbox), unsafe.Pointer(&onStack))
 	send(&Report{Kind: Ready}, -1, "")
 	for {
 		msg, fds := receive()
@@ -101,17 +98,13 @@ func run() {
 }
 
 // quieten makes signals harmless: ignored are those that a service manager or a
-// terminal sends to all of a group, default the ones that were inherited ignored.
-// A thread of the runtime may otherwise end the process for them.
+// terminal sends to all of a group, default are all others. A thread of the runtime
+// may otherwise end the process for them, or the job's process run one of the
+// runtime's handlers in memory that it shares.
 func quieten() {
-	ignore := [4]uint64{1}
+	var deflt, ignore = [4]uint64{0}, [4]uint64{1}
 	for sig := uintptr(1); sig <= 64; sig++ {
-		var act [4]uint64
-		do(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&act)), 8)
-		if act[0] == 1 {
-			act = [4]uint64{}
-			do(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&act)), 0, 8)
-		}
+		do(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&deflt)), 0, 8)
 	}
 	for _, sig := range restored {
 		do(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8)
@@ -132,7 +125,7 @@ func (l *lease) job(msg []byte, fds []int) {
 		l.die(StageProtocol, unix.EBADMSG, "job")
 	}
 	seq := h.seq
-	*theJob.shared = Report{Seq: seq}
+	theJob.report = Report{Seq: seq}
 	if err := l.mountWorkspace(base + uintptr(h.workspace)); err != 0 {
 		send(&Report{Kind: Refused, Seq: seq, Stage: StageWorkspace, Errno: int32(err)}, -1, "")
 		return
@@ -143,7 +136,7 @@ func (l *lease) job(msg []byte, fds []int) {
 	var pidfd int32 = -1
 	var all, old uint64 = ^uint64(0), 0
 	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8)
-	pid, e := forkStub(&theJob, &pidfd, uintptr(l.setup.Secret))
+	pid, e := forkStub(&pidfd, uintptr(l.setup.Secret))
 	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&old)), 0, 8)
 	if e != 0 {
 		send(&Report{Kind: Refused, Seq: seq, Stage: StageFork, Errno: int32(e)}, -1, "")
@@ -199,7 +192,7 @@ func (l *lease) await(seq uint32, pid, pidfd int) {
 			l.die(StageFork, errno(err), "wait")
 		}
 	}
-	r := *theJob.shared
+	r := theJob.report
 	r.Kind, r.Seq, r.StubStatus = Reaped, seq, int32(status)
 	send(&r, -1, "")
 }
@@ -326,12 +319,3 @@ func closeAll(fds []int) {
 }
 
 func closeFD(fd int) { do(unix.SYS_CLOSE, uintptr(fd), 0, 0, 0) }
-
-// sharedReport is the page in which the stub leaves its report for lease init.
-func sharedReport(l *lease) *Report {
-	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
-	if err != nil {
-		l.die(StageMap, errno(err), "shared page")
-	}
-	return (*Report)(unsafe.Pointer(&b[0]))
-}

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// job is one job's state. Lease init fills it before it forks the stub; the stub
-// and the job's process work on their copies. There is only one (theJob), outside
-// the heap, so that its address is good in all three.
+// job is one job's state. Lease init fills it before it starts the stub and leaves
+// it alone until the stub has ended: the stub and the job's process work on it in
+// the same memory. There is only one (theJob), outside the heap.
 type job struct {
 	stub, child program
 	// passed are the job's standard descriptors.
@@ -17,11 +17,10 @@ type job struct {
 	// candidates, argv and env are tables of C strings, ended by 0.
 	candidates unsafe.Pointer
 	argv, env  uintptr
-	// shared is a page that the stub and lease init have in common.
-	shared *Report
+	// report is what the stub says, and lease init after it.
+	report Report
 
 	// From here on it is the stub's and the child's scratch space.
-	pipe    [2]int32
 	failure failure
 	info    [16]uint64
 	usage   syscall.Rusage
@@ -39,6 +38,10 @@ type failure struct {
 
 var theJob job
 
+// stubStack is what the stub and the job's process run on: the linker checks that
+// functions which are not to grow their stack take less than a page.
+var stubStack [16 << 10]byte
+
 // stubSignals are the ones that the stub waits for. Its parent namespace sends
 // SIGUSR1 to open the gate, SIGTERM to end the job in order, SIGHUP by force.
 const stubSignals = 1<<(unix.SIGCHLD-1) | 1<<(unix.SIGUSR1-1) | 1<<(unix.SIGTERM-1) | 1<<(unix.SIGHUP-1)
@@ -52,21 +55,37 @@ var restored = [...]unix.Signal{
 	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE,
 }
 
-// forkStub forks the stub in new pid, mount and ipc namespaces and returns its
+// forkStub starts the stub in new pid, mount and ipc namespaces and returns its
 // pid; *pidfd gets a descriptor for it. All signals must be blocked. The filter
-// wants secret.
+// wants secret. The stub lives in lease init's memory (CLONE_VM): copying the page
+// tables of a Go program would cost more than all the rest.
+func forkStub(pidfd *int32, secret uintptr) (uintptr, syscall.Errno) {
+	const flags = unix.CLONE_VM | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_PIDFD | uintptr(unix.SIGCHLD)
+	top := (uintptr(unsafe.Pointer(&stubStack)) + unsafe.Sizeof(stubStack)) &^ 15
+	return result(spawnStub(unix.SYS_CLONE, flags, top, uintptr(unsafe.Pointer(pidfd)), secret))
+}
+
+// spawnStub makes the clone(2) or clone3(2) call nr with the arguments a, b, c and
+// secret as the sixth. The new process calls stub on the stack that it was given.
 //
-//go:noinline
+//go:noescape
+func spawnStub(nr, a, b, c, secret uintptr) (pid uintptr)
+
+// spawnChild starts the job's process, as vfork(2) does it: it calls child in the
+// stub's memory, and the stub goes on when it has executed the program or ended.
+//
+//go:noescape
+func spawnChild() (pid uintptr)
+
+// result splits what a system call returns.
+//
 //go:nosplit
 //go:norace
-func forkStub(j *job, pidfd *int32, secret uintptr) (uintptr, syscall.Errno) {
-	const flags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_PIDFD | uintptr(unix.SIGCHLD)
-	pid, _, e := syscall.RawSyscall6(unix.SYS_CLONE, flags, 0, uintptr(unsafe.Pointer(pidfd)), 0, 0, secret)
-	if e != 0 || pid != 0 {
-		return pid, e
+func result(r uintptr) (uintptr, syscall.Errno) {
+	if r > ^uintptr(4095) {
+		return 0, syscall.Errno(-r)
 	}
-	stub(j)
-	return 0, 0
+	return r, 0
 }
 
 // stub is pid 1 of the job's namespaces. It never returns.
@@ -74,7 +93,8 @@ func forkStub(j *job, pidfd *int32, secret uintptr) (uintptr, syscall.Errno) {
 //go:noinline
 //go:nosplit
 //go:norace
-func stub(j *job) {
+func stub() {
+	j := &theJob
 	if stage, e := j.stub.play(); e != 0 {
 		tell(j, Unready, stage, e)
 		exit(1)
@@ -94,7 +114,7 @@ func stub(j *job) {
 	for {
 		pid := reap(j)
 		if pid == leader {
-			j.shared.Status = j.status
+			j.report.Status = j.status
 			leftover = drain(j)
 			break
 		}
@@ -119,35 +139,25 @@ func stub(j *job) {
 //go:nosplit
 //go:norace
 func start(j *job) uintptr {
-	if _, _, e := syscall.RawSyscall(unix.SYS_PIPE2, uintptr(unsafe.Pointer(&j.pipe)), unix.O_CLOEXEC, 0); e != 0 {
-		tell(j, Unready, StageFork, e)
-		exit(1)
-	}
-	pid, _, e := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	j.failure = failure{}
+	pid, e := result(spawnChild())
 	if e != 0 {
 		tell(j, Unready, StageFork, e)
 		exit(1)
 	}
-	if pid == 0 {
-		child(j)
-	}
-	do(unix.SYS_CLOSE, uintptr(j.pipe[1]), 0, 0, 0)
 	for i := range uintptr(3) {
 		fd := *(*uintptr)(unsafe.Add(unsafe.Pointer(&j.passed), i*unsafe.Sizeof(i)))
 		do(unix.SYS_CLOSE, fd, 0, 0, 0)
 	}
-	// The pipe ends with nothing in it when the program is executed, and when the
-	// process dies before; then it was a signal that killed it, which is told as
-	// such.
-	n, _, e := syscall.RawSyscall(unix.SYS_READ, uintptr(j.pipe[0]), uintptr(unsafe.Pointer(&j.failure)), unsafe.Sizeof(j.failure))
-	do(unix.SYS_CLOSE, uintptr(j.pipe[0]), 0, 0, 0)
-	if e == 0 && n == 0 {
-		j.shared.Started = 1
+	// Nothing failed when the program is executed, and when the process dies before;
+	// then it was a signal that killed it, which is told as such.
+	if Stage(j.failure.stage) == StageNone {
+		j.report.Started = 1
 		return pid
 	}
-	j.shared.Stage = Stage(j.failure.stage)
-	j.shared.Errno = j.failure.errno
-	j.shared.Candidate = j.failure.candidate
+	j.report.Stage = Stage(j.failure.stage)
+	j.report.Errno = j.failure.errno
+	j.report.Candidate = j.failure.candidate
 	return pid
 }
 
@@ -156,7 +166,8 @@ func start(j *job) uintptr {
 //go:noinline
 //go:nosplit
 //go:norace
-func child(j *job) {
+func child() {
+	j := &theJob
 	if stage, e := j.child.play(); e != 0 {
 		fail(j, stage, e, 0)
 	}
@@ -197,7 +208,6 @@ const atCwd = ^uintptr(99)
 //go:norace
 func fail(j *job, stage Stage, e syscall.Errno, candidate uintptr) {
 	j.failure = failure{uint32(stage), uint32(candidate), int32(e)}
-	do(unix.SYS_WRITE, uintptr(j.pipe[1]), uintptr(unsafe.Pointer(&j.failure)), unsafe.Sizeof(j.failure), 0)
 	exit(127)
 }
 
@@ -261,7 +271,7 @@ func drain(j *job) bool {
 func report(j *job, leftover bool) {
 	do(unix.SYS_GETRUSAGE, ^uintptr(0), uintptr(unsafe.Pointer(&j.usage)), 0, 0)
 	do(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&j.now)), 0, 0)
-	s := j.shared
+	s := &j.report
 	s.UserMicros = j.usage.Utime.Sec*1e6 + j.usage.Utime.Usec
 	s.SystemMicros = j.usage.Stime.Sec*1e6 + j.usage.Stime.Usec
 	s.MaxRSSKiB = j.usage.Maxrss
@@ -280,7 +290,7 @@ func report(j *job, leftover bool) {
 //go:nosplit
 //go:norace
 func tell(j *job, kind ReportKind, stage Stage, e syscall.Errno) {
-	s := j.shared
+	s := &j.report
 	s.Kind = kind
 	if e != 0 {
 		s.Stage, s.Errno = stage, int32(e)

@@ -1,0 +1,42 @@
+#include "textflag.h"
+
+// func spawnStub(nr, a, b, c, secret uintptr) (pid uintptr)
+TEXT ·spawnStub(SB), NOSPLIT, $0-48
+	MOVQ nr+0(FP), AX
+	MOVQ a+8(FP), DI
+	MOVQ b+16(FP), SI
+	MOVQ c+24(FP), DX
+	XORL R10, R10
+	XORL R8, R8
+	MOVQ secret+32(FP), R9
+	SYSCALL
+	TESTQ AX, AX
+	JZ   child
+	MOVQ AX, pid+40(FP)
+	RET
+
+child:
+	// On a stack of its own.
+	XORL BP, BP
+	CALL ·stub(SB)
+	INT  $3
+
+// func spawnChild() (pid uintptr)
+TEXT ·spawnChild(SB), NOSPLIT, $0-8
+	MOVL $56, AX     // clone(2)
+	MOVL $0x4111, DI // CLONE_VM | CLONE_VFORK | SIGCHLD
+	XORL SI, SI
+	XORL DX, DX
+	XORL R10, R10
+	XORL R8, R8
+	XORL R9, R9
+	SYSCALL
+	TESTQ AX, AX
+	JZ   child
+	MOVQ AX, pid+0(FP)
+	RET
+
+child:
+	// Below the stub's frames, which stay as they are until it goes on.
+	CALL ·child(SB)
+	INT  $3

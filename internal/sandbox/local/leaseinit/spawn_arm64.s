@@ -1,0 +1,40 @@
+#include "textflag.h"
+
+// func spawnStub(nr, a, b, c, secret uintptr) (pid uintptr)
+TEXT ·spawnStub(SB), NOSPLIT, $0-48
+	MOVD nr+0(FP), R8
+	MOVD a+8(FP), R0
+	MOVD b+16(FP), R1
+	MOVD c+24(FP), R2
+	MOVD ZR, R3
+	MOVD ZR, R4
+	MOVD secret+32(FP), R5
+	SVC
+	CBZ  R0, child
+	MOVD R0, pid+40(FP)
+	RET
+
+child:
+	// On a stack of its own.
+	MOVD ZR, R29
+	CALL ·stub(SB)
+	BRK
+
+// func spawnChild() (pid uintptr)
+TEXT ·spawnChild(SB), NOSPLIT, $0-8
+	MOVD $220, R8    // clone(2)
+	MOVD $0x4111, R0 // CLONE_VM | CLONE_VFORK | SIGCHLD
+	MOVD ZR, R1
+	MOVD ZR, R2
+	MOVD ZR, R3
+	MOVD ZR, R4
+	MOVD ZR, R5
+	SVC
+	CBZ  R0, child
+	MOVD R0, pid+0(FP)
+	RET
+
+child:
+	// Below the stub's frames, which stay as they are until it goes on.
+	CALL ·child(SB)
+	BRK
