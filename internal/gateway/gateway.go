@@ -107,35 +107,23 @@ const group = "gateway"
 
 // Run serves until ctx ends, then finishes the requests that it has taken.
 func (g *Gateway) Run(ctx context.Context) error {
-	svc, err := micro.AddService(g.nc, micro.Config{
-		Name: "sallyport-gateway", Version: serviceVersion(g.cfg.Worker.Version),
-		Description: "takes execution requests", QueueGroup: group,
-	})
-	if err != nil {
-		return fmt.Errorf("register the gateway service: %w", err)
-	}
 	// Requests in work are finished after ctx has ended, within their own bound.
 	serving := context.WithoutCancel(ctx)
 	s := g.bus.Subjects()
-	for _, e := range []struct {
-		name, subject string
-		serve         func(context.Context, call)
-	}{
-		{"submit", s.AllSubmit(), g.submit},
-		{"cancel", s.AllCancel(), g.cancel},
-		{"status", s.AllStatus(), g.status},
-		{"read", s.AllRead(), g.read},
-	} {
-		if err := svc.AddEndpoint(e.name, g.handler(serving, e.serve), micro.WithEndpointSubject(e.subject),
-			micro.WithEndpointPendingLimits(pendingCount, pendingBytes)); err != nil {
-			return errors.Join(fmt.Errorf("register endpoint %s: %w", e.name, err), svc.Stop())
-		}
+	service, err := g.open(serving, []*endpoint{
+		{name: "submit", subject: s.AllSubmit(), serve: g.submit},
+		{name: "cancel", subject: s.AllCancel(), serve: g.cancel},
+		{name: "status", subject: s.AllStatus(), serve: g.status},
+		{name: "read", subject: s.AllRead(), serve: g.read},
+	})
+	if err != nil {
+		return fmt.Errorf("open the gateway service: %w", err)
 	}
 	<-ctx.Done()
-	err = svc.Stop()
+	err = service.close(serving)
 	g.work.Wait()
 	if err != nil {
-		return fmt.Errorf("stop the gateway service: %w", err)
+		return fmt.Errorf("close the gateway service: %w", err)
 	}
 	return nil
 }
@@ -156,9 +144,10 @@ func serviceVersion(v string) string {
 
 // handler gives each request a goroutine while there are free ones, and blocks
 // the endpoint while there are none.
-func (g *Gateway) handler(ctx context.Context, serve func(context.Context, call)) micro.Handler {
-	return micro.HandlerFunc(func(req micro.Request) {
-		share := min(max(int64(len(req.Data())), workBytes/int64(g.cfg.Parallel), 1), workBytes)
+func (g *Gateway) handler(ctx context.Context, e *endpoint) nats.MsgHandler {
+	return func(m *nats.Msg) {
+		e.requests.Add(1)
+		share := min(max(int64(len(m.Data)), workBytes/int64(g.cfg.Parallel), 1), workBytes)
 		if err := g.room.Acquire(ctx, share); err != nil {
 			return // not while ctx never ends
 		}
@@ -166,15 +155,15 @@ func (g *Gateway) handler(ctx context.Context, serve func(context.Context, call)
 			defer g.room.Release(share)
 			ctx, cancel := context.WithTimeout(ctx, g.cfg.RequestTimeout)
 			defer cancel()
-			serve(ctx, call{g: g, req: req})
+			e.serve(ctx, call{g: g, req: request{m}})
 		})
-	})
+	}
 }
 
 // call is one request in work.
 type call struct {
 	g   *Gateway
-	req micro.Request
+	req request
 }
 
 // mayReply says that the tenant may be answered where the request asks for it.
@@ -197,8 +186,7 @@ func (c call) fail(code int, err error) {
 	c.sendError(code, wire.Message("%v", err), nil, nil)
 }
 
-// send answers the request. Not through micro.Request: its answer methods may be
-// called only before the handler returns, and ours goes on behind it.
+// send answers the request.
 func (c call) send(body []byte, headers map[string][]string) {
 	msg := &nats.Msg{Subject: c.req.Reply(), Header: headers, Data: body}
 	if err := c.g.nc.PublishMsg(msg); err != nil {
@@ -206,7 +194,7 @@ func (c call) send(body []byte, headers map[string][]string) {
 	}
 }
 
-// sendError answers with a service error, as micro.Request.Error would.
+// sendError answers with a service error, as a micro service's are.
 func (c call) sendError(code int, text string, body []byte, headers map[string][]string) {
 	all := maps.Clone(headers)
 	if all == nil {

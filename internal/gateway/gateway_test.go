@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -323,4 +324,68 @@ func TestReadPagesThroughStoredOutput(t *testing.T) {
 func closing(t *testing.T, c io.Closer) {
 	t.Helper()
 	require.NoError(t, c.Close())
+}
+
+// TestMonitoringBorrowsNoRights: who asks how the service is names the subject of
+// the answer. On a run record's it would end another tenant's job for good.
+func TestMonitoringBorrowsNoRights(t *testing.T) {
+	t.Parallel()
+	d := setup(t, nil)
+	victims := []string{"exec.run.victim.x", "exec.job.victim.default.x", "exec.out.victim.x", "exec.ctl.victim.x", "$KV.x.y", "reply.victim.x", "other"}
+	caught, err := d.nc.SubscribeSync(">")
+	require.NoError(t, err)
+	for _, ask := range []string{"$SRV.PING", "$SRV.INFO", "$SRV.STATS", "$SRV.PING.sallyport-gateway"} {
+		for _, reply := range victims {
+			require.NoError(t, d.nc.PublishRequest(ask, reply, nil))
+		}
+	}
+	// Questions of one verb are answered in their order: when this one is, those
+	// before it were refused.
+	for _, verb := range []string{"PING", "INFO", "STATS", "PING.sallyport-gateway"} {
+		_, err := d.nc.Request("$SRV."+verb, nil, time.Second)
+		require.NoError(t, err)
+	}
+	require.NoError(t, d.nc.Flush())
+	n, _, err := caught.Pending()
+	require.NoError(t, err)
+	for range n {
+		m, err := caught.NextMsg(time.Second)
+		require.NoError(t, err)
+		require.NotContains(t, victims, m.Subject, "%s", m.Data)
+	}
+	require.EqualValues(t, 4*len(victims), d.g.Stats().RepliesRefused)
+}
+
+// TestMonitoring: `nats micro ls|info|stats` sees the gateway.
+func TestMonitoring(t *testing.T) {
+	t.Parallel()
+	d := setup(t, nil)
+	ask := func(subject string, into any) {
+		t.Helper()
+		m, err := d.nc.Request(subject, nil, time.Second)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(m.Data, into))
+	}
+	var ping micro.Ping
+	ask("$SRV.PING", &ping)
+	require.Equal(t, micro.PingResponseType, ping.Type)
+	require.Equal(t, "sallyport-gateway", ping.Name)
+	require.Equal(t, "0.1.0", ping.Version)
+	var info micro.Info
+	ask("$SRV.INFO.sallyport-gateway."+ping.ID, &info)
+	require.Equal(t, micro.InfoResponseType, info.Type)
+	require.Len(t, info.Endpoints, 4)
+	require.Equal(t, micro.EndpointInfo{Name: "submit", Subject: "exec.submit.*.*", QueueGroup: "gateway"}, info.Endpoints[0])
+	_, err := d.client().Status(t.Context(), "nobody")
+	require.NoError(t, err)
+	var stats micro.Stats
+	ask("$SRV.STATS.sallyport-gateway", &stats)
+	require.Equal(t, micro.StatsResponseType, stats.Type)
+	require.Equal(t, ping.ID, stats.ID)
+	require.False(t, stats.Started.IsZero())
+	counts := map[string]int{}
+	for _, e := range stats.Endpoints {
+		counts[e.Name] = e.NumRequests
+	}
+	require.Equal(t, map[string]int{"submit": 0, "cancel": 0, "status": 1, "read": 0}, counts)
 }

@@ -31,7 +31,7 @@ func (g *Gateway) submit(ctx context.Context, c call) {
 	}
 	job := wire.Job{Tenant: tenant, Queue: queue}
 	body := c.req.Data()
-	bad := g.check(&job, nats.Header(c.req.Headers()), body)
+	bad := g.check(&job, c.req.Headers(), body)
 	if bad != nil {
 		c.refuse(job, bad)
 		return

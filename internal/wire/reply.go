@@ -85,6 +85,24 @@ func (r ReplyRule) Check(tenant, reply string) *Invalid {
 	return invalid(ReasonReply, HeaderReplyTo, "%s is not on the operator's list of reply subjects for this tenant", quoted(reply))
 }
 
+// CheckShared is Check for an answer that belongs to no tenant, as to a question
+// about a service itself. What the operator lists without a tenant is allowed, and
+// NATS's usual inboxes are.
+func (r ReplyRule) CheckShared(reply string) *Invalid {
+	if bad := checkReplyShape(reply); bad != nil {
+		return bad
+	}
+	if err := r.checkOwner(reply); err != nil {
+		return invalid(ReasonReply, HeaderReplyTo, "%v", err)
+	}
+	for _, entry := range append([]string{"_INBOX.>"}, r.entries...) {
+		if !strings.Contains(entry, tenantMark) && entryMatches(entry, reply) {
+			return nil
+		}
+	}
+	return invalid(ReasonReply, HeaderReplyTo, "%s is not on the operator's list of reply subjects without a tenant", quoted(reply))
+}
+
 // checkOwner refuses the subjects that no list can allow. _R_ and _GR_ carry the
 // server's own routed replies.
 func (r ReplyRule) checkOwner(subject string) error {

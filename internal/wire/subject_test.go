@@ -347,3 +347,19 @@ func TestParseKey(t *testing.T) {
 		require.Error(t, err, bad)
 	}
 }
+
+func TestSharedReply(t *testing.T) {
+	t.Parallel()
+	s := subjects(t, "exec")
+	rule, err := wire.NewReplyRule(s, []string{"_INBOX_{tenant}.>", "reply.{tenant}.>", "monitor.>"})
+	require.NoError(t, err)
+	for _, reply := range []string{"_INBOX.a", "_INBOX.abc.def.1", "monitor.x"} {
+		require.Nil(t, rule.CheckShared(reply), reply)
+	}
+	for _, reply := range []string{
+		"", "_INBOX", "_INBOX_acme.x", "reply.acme.x", "reply.{tenant}.x", "exec.run.a.b", "exec", "$JS.API.INFO", "_R_.x", "monitor", "monitor.*", "x",
+	} {
+		require.NotNil(t, rule.CheckShared(reply), reply)
+	}
+	require.NotNil(t, wire.ReplyRule{}.CheckShared("_INBOX.a"), "the zero rule allows nothing")
+}
