@@ -224,6 +224,19 @@ func TestCgroupLimits(t *testing.T) {
 		}
 		require.Positive(t, finish(t, box, r, rec).OOM)
 	})
+	t.Run("next to no memory", func(t *testing.T) {
+		// Less than lease init itself uses, which has to survive all of this.
+		for _, limit := range []int64{256 << 10, 1 << 20, 4 << 20} {
+			for _, script := range []string{"exec tail /dev/zero", "exec cat /dev/zero >/dev/shm/x", "cat /dev/zero >/workspace/x & tail /dev/zero & wait; exit 9"} {
+				process := shell(script)
+				process.Limits.MemoryBytes = limit
+				r := run(t, create(t, p), process)
+				require.Positive(t, r.OOM, "%d %s", limit, script)
+				require.NotNil(t, r.Exit)
+				require.NotEqual(t, &sandbox.Exit{}, r.Exit)
+			}
+		}
+	})
 	t.Run("no memory left over", func(t *testing.T) {
 		require.Zero(t, run(t, box, command("/bin/true")).OOM)
 	})

@@ -109,14 +109,9 @@ func (p *Provider) unenforced(l sandbox.Limits) error {
 	return nil
 }
 
-// groupLimits are the limits of a run that its control group enforces. The stub
-// counts as one task there.
+// groupLimits are the limits of a run that its control group enforces.
 func groupLimits(l sandbox.Limits) cgroup.Limits {
-	g := cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUShare: l.CPUShare}
-	if l.Pids > 0 {
-		g.Pids = l.Pids + 1
-	}
-	return g
+	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUShare: l.CPUShare, Pids: l.Pids}
 }
 
 // applyLimits writes what the stub enforces into job.

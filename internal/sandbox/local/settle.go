@@ -301,9 +301,8 @@ func (r *run) usage(reaped *leaseinit.Report) (sandbox.Usage, int64, error) {
 	if g.MemoryPeakBytes >= 0 {
 		u.MemoryPeakBytes = g.MemoryPeakBytes
 	}
-	// The stub is one of them.
 	if g.PidsPeak > 0 {
-		u.PidsPeak = g.PidsPeak - 1
+		u.PidsPeak = g.PidsPeak
 	}
 	return u, max(0, g.OOMKills), nil
 }

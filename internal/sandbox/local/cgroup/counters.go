@@ -19,7 +19,7 @@ type Usage struct {
 	CPUUser, CPUSystem time.Duration
 	// MemoryPeakBytes has page cache and files in memory in it.
 	MemoryPeakBytes int64
-	// PidsPeak counts tasks, the stub included.
+	// PidsPeak counts tasks.
 	PidsPeak int64
 	// OOMKills is how many processes the kernel killed for want of memory.
 	OOMKills int64

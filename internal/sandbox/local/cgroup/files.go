@@ -22,8 +22,8 @@ const (
 	acctUsage  = "cpuacct.usage"
 	acctSystem = "cpuacct.usage_sys"
 
-	// tasksFile takes a thread where cgroup.procs takes a process. The stub has
-	// one thread, and the kernel needs no lock over the whole process for it.
+	// tasksFile takes a thread where cgroup.procs takes a process. Who writes into
+	// it has one thread, and the kernel needs no lock over the whole process for it.
 	tasksFile = "tasks"
 )
 

@@ -13,7 +13,7 @@ type Limits struct {
 	// memory that they made, and of the kernel on their behalf. Rounded down to
 	// whole pages by the kernel. Swap is not allowed on top, where it is accounted.
 	MemoryBytes int64
-	// Pids is the number of tasks (processes and threads, the stub included).
+	// Pids is the number of tasks (processes and threads).
 	Pids int64
 	// CPUShare is in percent of one core, averaged over 100 ms; 250 is two and a
 	// half cores.

@@ -64,9 +64,6 @@ func (l *lease) plan(j *job, h *jobHeader, base uintptr) {
 
 func (l *lease) planStub(p *program, tmp, shm uintptr) {
 	p.clear()
-	for _, fd := range l.groups {
-		p.add(StageCgroup, unix.SYS_WRITE, uintptr(fd), text(textZero), 1)
-	}
 	secret := uintptr(l.setup.Secret)
 	p.add(StageProc, unix.SYS_MOUNT, text(textProcFS), text(textProc), text(textProcFS), procFlags, 0, secret)
 	for i := range masked {
@@ -85,6 +82,11 @@ func (l *lease) planStub(p *program, tmp, shm uintptr) {
 func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {
 	p := &j.child
 	p.clear()
+	// The stub stays outside: it lives in lease init's memory, and the kernel ends
+	// all who share the memory of a process that it kills for want of memory.
+	for _, fd := range l.groups {
+		p.add(StageCgroup, unix.SYS_WRITE, uintptr(fd), text(textZero), 1)
+	}
 	p.add(StageSession, unix.SYS_SETSID)
 	for i, fd := range j.passed {
 		p.add(StageDescriptors, unix.SYS_DUP3, fd, uintptr(i), 0)
