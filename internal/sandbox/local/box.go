@@ -2,8 +2,6 @@ package local
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -116,12 +114,7 @@ func (b *box) create(ctx context.Context) error {
 
 func (b *box) setup() (leaseinit.Setup, error) {
 	s := leaseinit.Setup{Hostname: "sandbox", JobUID: jobUID, Switch: b.provider.host.root}
-	var secret [8]byte
-	if _, err := rand.Read(secret[:]); err != nil {
-		return s, fmt.Errorf("make a secret: %w", err)
-	}
-	s.Secret = binary.LittleEndian.Uint64(secret[:])
-	s.Filter = b.provider.policy.Filter(s.Secret)
+	s.Filter, s.JobFilter = b.provider.policy.Lease.Bytes(), b.provider.policy.Job.Bytes()
 	var err error
 	if b.spec.Root == "" {
 		s.View = hostView()

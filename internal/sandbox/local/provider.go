@@ -57,7 +57,7 @@ type Provider struct {
 	config       Config
 	log          zerolog.Logger
 	host         host
-	policy       *seccomp.Policy
+	policy       seccomp.Policy
 	capabilities sandbox.Capabilities
 	launcher     *launcher
 	state        *state
@@ -89,7 +89,7 @@ func New(config Config) (*Provider, error) {
 	if config.TmpBytes == 0 {
 		config.TmpBytes = defaultTmpBytes
 	}
-	p := &Provider{config: config, log: config.Log, policy: seccomp.New(), boxes: map[string]*box{}, ranges: map[uint32]bool{}}
+	p := &Provider{config: config, log: config.Log, policy: seccomp.New(seccomp.Native()), boxes: map[string]*box{}, ranges: map[uint32]bool{}}
 	var err error
 	if p.host, err = inspectHost(); err != nil {
 		return nil, fmt.Errorf("local provider: %w", err)

@@ -111,7 +111,21 @@ func (l *lease) lock() {
 	}
 	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+	l.keepJobFilter()
 	l.filter()
+}
+
+// keepJobFilter puts the filter of jobs where stubs find it.
+func (l *lease) keepJobFilter() {
+	f := &theJob.filter
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&f.instructions)), unsafe.Sizeof(f.instructions))
+	if len(l.setup.JobFilter) > len(b) {
+		l.die(StageFilter, unix.E2BIG, "filter of jobs")
+	}
+	copy(b, l.setup.JobFilter)
+	f.prog = unix.SockFprog{
+		Len: uint16(len(l.setup.JobFilter) / int(unsafe.Sizeof(f.instructions[0]))), Filter: &f.instructions[0],
+	}
 }
 
 // filter loads the system-call filter for this thread and all that it forks. The

@@ -64,19 +64,22 @@ func (l *lease) plan(j *job, h *jobHeader, base uintptr) {
 
 func (l *lease) planStub(p *program, tmp, shm uintptr) {
 	p.clear()
-	secret := uintptr(l.setup.Secret)
-	p.add(StageProc, unix.SYS_MOUNT, text(textProcFS), text(textProc), text(textProcFS), procFlags, 0, secret)
+	p.add(StageProc, unix.SYS_MOUNT, text(textProcFS), text(textProc), text(textProcFS), procFlags, 0)
 	for i := range masked {
-		p.add(StageMask, unix.SYS_MOUNT, text(textNull), text(masked[i]), 0, unix.MS_BIND, 0, secret).tolerate = unix.ENOENT
+		p.add(StageMask, unix.SYS_MOUNT, text(textNull), text(masked[i]), 0, unix.MS_BIND, 0).tolerate = unix.ENOENT
 	}
 	for i := range readonly {
 		dir := text(readonly[i])
-		p.add(StageMask, unix.SYS_MOUNT, dir, dir, 0, unix.MS_BIND|unix.MS_REC, 0, secret).tolerate = unix.ENOENT
+		p.add(StageMask, unix.SYS_MOUNT, dir, dir, 0, unix.MS_BIND|unix.MS_REC, 0).tolerate = unix.ENOENT
 		// What is not there is not a mount point either: EINVAL.
-		p.add(StageMask, unix.SYS_MOUNT, 0, dir, 0, unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|procFlags, 0, secret).tolerate = unix.ENOENT
+		p.add(StageMask, unix.SYS_MOUNT, 0, dir, 0, unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|procFlags, 0).tolerate = unix.ENOENT
 	}
-	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textTmp), text(textTmpfs), mountFlags, tmp, secret)
-	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textShm), text(textTmpfs), mountFlags|unix.MS_NOEXEC, shm, secret)
+	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textTmp), text(textTmpfs), mountFlags, tmp)
+	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textShm), text(textTmpfs), mountFlags|unix.MS_NOEXEC, shm)
+	// From here on neither the stub nor what it forks may mount or make namespaces.
+	if theJob.filter.prog.Len > 0 {
+		p.add(StageFilter, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&theJob.filter.prog)))
+	}
 }
 
 func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {

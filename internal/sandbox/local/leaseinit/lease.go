@@ -136,7 +136,7 @@ func (l *lease) job(msg []byte, fds []int) {
 	var pidfd int32 = -1
 	var all, old uint64 = ^uint64(0), 0
 	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8)
-	pid, e := forkStub(&pidfd, uintptr(l.setup.Secret))
+	pid, e := forkStub(&pidfd)
 	do(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&old)), 0, 8)
 	if e != 0 {
 		send(&Report{Kind: Refused, Seq: seq, Stage: StageFork, Errno: int32(e)}, -1, "")
@@ -199,7 +199,7 @@ func (l *lease) await(seq uint32, pid, pidfd int) {
 
 // mountWorkspace mounts a fresh workspace. options is the address of a C string.
 func (l *lease) mountWorkspace(options uintptr) syscall.Errno {
-	_, _, e := syscall.Syscall6(unix.SYS_MOUNT, text(textTmpfs), text(textWorkspace), text(textTmpfs), mountFlags, options, uintptr(l.setup.Secret))
+	_, _, e := syscall.Syscall6(unix.SYS_MOUNT, text(textTmpfs), text(textWorkspace), text(textTmpfs), mountFlags, options, 0)
 	return e
 }
 
@@ -207,7 +207,7 @@ func (l *lease) mountWorkspace(options uintptr) syscall.Errno {
 func (l *lease) reset() {
 	r := Report{Kind: WasReset, Seq: l.seq}
 	if l.seq != 0 {
-		_, _, e := syscall.Syscall6(unix.SYS_UMOUNT2, text(textWorkspace), unix.UMOUNT_NOFOLLOW, 0, 0, 0, uintptr(l.setup.Secret))
+		_, _, e := syscall.Syscall6(unix.SYS_UMOUNT2, text(textWorkspace), unix.UMOUNT_NOFOLLOW, 0, 0, 0, 0)
 		if e != 0 {
 			r.Kind, r.Stage, r.Errno = NotReset, StageUnmount, int32(e)
 		}

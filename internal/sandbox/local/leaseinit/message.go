@@ -20,6 +20,9 @@ const MaxInline = 48 << 10
 // on argv and environment is 6 MiB, three quarters of the largest stack.
 const MaxJob = 16 << 20
 
+// MaxJobFilter is the number of instructions of the longest job filter.
+const MaxJobFilter = 16
+
 // The kinds of messages to lease init, the first four bytes of each.
 const (
 	kindSetup uint32 = iota + 1
@@ -76,8 +79,9 @@ type Setup struct {
 	// Filter is the system-call filter as an array of struct sock_filter; empty
 	// means none.
 	Filter []byte
-	// Secret is what the filter wants to see for mounts and namespaces.
-	Secret uint64
+	// JobFilter is the one that each stub loads in addition when it has made its
+	// mounts: MaxJobFilter instructions at most.
+	JobFilter []byte
 }
 
 // Encode returns the message.
@@ -97,8 +101,7 @@ func (s *Setup) Encode() []byte {
 		b = appendString(b, op.Path)
 		b = appendString(b, op.Arg)
 	}
-	b = appendString(b, string(s.Filter))
-	return binary.LittleEndian.AppendUint64(b, s.Secret)
+	return appendString(appendString(b, string(s.Filter)), string(s.JobFilter))
 }
 
 func appendString(b []byte, s string) []byte {
@@ -116,8 +119,7 @@ func decodeSetup(b []byte) (s Setup, ok bool) {
 	for i := 0; i < n && !d.short; i++ {
 		s.View = append(s.View, Op{OpKind(d.uint32()), d.string(), d.string()})
 	}
-	s.Filter = []byte(d.string())
-	s.Secret = uint64(d.uint32()) | uint64(d.uint32())<<32
+	s.Filter, s.JobFilter = []byte(d.string()), []byte(d.string())
 	return s, !d.short && len(d.b) == 0
 }
 

@@ -1,18 +1,18 @@
 #include "textflag.h"
 
-// func spawnStub(nr, a, b, c, secret uintptr) (pid uintptr)
-TEXT ·spawnStub(SB), NOSPLIT, $0-48
+// func spawnStub(nr, a, b, c uintptr) (pid uintptr)
+TEXT ·spawnStub(SB), NOSPLIT, $0-40
 	MOVQ nr+0(FP), AX
 	MOVQ a+8(FP), DI
 	MOVQ b+16(FP), SI
 	MOVQ c+24(FP), DX
 	XORL R10, R10
 	XORL R8, R8
-	MOVQ secret+32(FP), R9
+	XORL R9, R9
 	SYSCALL
 	TESTQ AX, AX
 	JZ   child
-	MOVQ AX, pid+40(FP)
+	MOVQ AX, pid+32(FP)
 	RET
 
 child:

@@ -1,17 +1,17 @@
 #include "textflag.h"
 
-// func spawnStub(nr, a, b, c, secret uintptr) (pid uintptr)
-TEXT ·spawnStub(SB), NOSPLIT, $0-48
+// func spawnStub(nr, a, b, c uintptr) (pid uintptr)
+TEXT ·spawnStub(SB), NOSPLIT, $0-40
 	MOVD nr+0(FP), R8
 	MOVD a+8(FP), R0
 	MOVD b+16(FP), R1
 	MOVD c+24(FP), R2
 	MOVD ZR, R3
 	MOVD ZR, R4
-	MOVD secret+32(FP), R5
+	MOVD ZR, R5
 	SVC
 	CBZ  R0, child
-	MOVD R0, pid+40(FP)
+	MOVD R0, pid+32(FP)
 	RET
 
 child:

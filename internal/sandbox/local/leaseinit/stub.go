@@ -17,6 +17,11 @@ type job struct {
 	// candidates, argv and env are tables of C strings, ended by 0.
 	candidates unsafe.Pointer
 	argv, env  uintptr
+	// filter is the one that the stub loads, the same for all jobs of a lease.
+	filter struct {
+		prog         unix.SockFprog
+		instructions [MaxJobFilter]unix.SockFilter
+	}
 	// report is what the stub says, and lease init after it.
 	report Report
 
@@ -56,20 +61,20 @@ var restored = [...]unix.Signal{
 }
 
 // forkStub starts the stub in new pid, mount and ipc namespaces and returns its
-// pid; *pidfd gets a descriptor for it. All signals must be blocked. The filter
-// wants secret. The stub lives in lease init's memory (CLONE_VM): copying the page
-// tables of a Go program would cost more than all the rest.
-func forkStub(pidfd *int32, secret uintptr) (uintptr, syscall.Errno) {
+// pid; *pidfd gets a descriptor for it. All signals must be blocked. The stub lives
+// in lease init's memory (CLONE_VM): copying the page tables of a Go program would
+// cost more than all the rest.
+func forkStub(pidfd *int32) (uintptr, syscall.Errno) {
 	const flags = unix.CLONE_VM | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_PIDFD | uintptr(unix.SIGCHLD)
 	top := (uintptr(unsafe.Pointer(&stubStack)) + unsafe.Sizeof(stubStack)) &^ 15
-	return result(spawnStub(unix.SYS_CLONE, flags, top, uintptr(unsafe.Pointer(pidfd)), secret))
+	return result(spawnStub(unix.SYS_CLONE, flags, top, uintptr(unsafe.Pointer(pidfd))))
 }
 
-// spawnStub makes the clone(2) or clone3(2) call nr with the arguments a, b, c and
-// secret as the sixth. The new process calls stub on the stack that it was given.
+// spawnStub makes the clone(2) or clone3(2) call nr with the arguments a, b and c.
+// The new process calls stub on the stack that it was given.
 //
 //go:noescape
-func spawnStub(nr, a, b, c, secret uintptr) (pid uintptr)
+func spawnStub(nr, a, b, c uintptr) (pid uintptr)
 
 // spawnChild starts the job's process, as vfork(2) does it: it calls child in the
 // stub's memory, and the stub goes on when it has executed the program or ended.

@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"cmp"
 	"slices"
 	"unsafe"
 
@@ -24,84 +25,81 @@ const (
 	enosys         = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 	efamily        = unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)
 
-	// lastKnown is the highest number that the list was made with.
-	lastKnown uint32 = unix.SYS_RSEQ_SLICE_YIELD
 	// firstX32 is where another mode of the same processor begins (x86 only; no
 	// other has numbers there).
 	firstX32 uint32 = 0x40000000
 )
 
-// newNamespaces are the flags of clone(2) that make namespaces.
+// newNamespaces are the flags of clone(2) that make namespaces. CLONE_NEWTIME is
+// not one of them: clone takes its bit for the exit signal's.
 const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
 // maxBranch is the farthest that a conditional jump reaches.
 const maxBranch = 255
 
-// Policy is what the filters of all leases have in common. It is safe for
-// concurrent use.
-type Policy struct {
-	tree []unix.SockFilter
+// Filter is a program for the kernel.
+type Filter []unix.SockFilter
+
+// Bytes is the filter as the kernel takes it: an array of struct sock_filter.
+func (f Filter) Bytes() []byte {
+	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&f[0])), len(f)*int(unsafe.Sizeof(f[0]))))
 }
 
-// New makes the policy.
-func New() *Policy { return &Policy{tree: tree(ranges())} }
+// Policy is the pair of filters of all leases. A call goes through if both let it
+// through.
+type Policy struct {
+	// Lease is loaded once a lease, by lease init.
+	Lease Filter
+	// Job is loaded by each job's stub when it has made its mounts. It takes away
+	// what Lease leaves to lease init and the stub. MaxJob instructions at most.
+	Job Filter
+}
 
-// Filter is the program as the kernel takes it: an array of struct sock_filter.
-// Whoever passes secret in the sixth argument may mount, unmount and make
-// namespaces.
-func (p *Policy) Filter(secret uint64) []byte {
-	program := append(prologue(secret), p.tree...)
-	size := int(unsafe.Sizeof(program[0]))
-	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&program[0])), len(program)*size))
+// MaxJob bounds the filter of a job. It is loaded with every job.
+const MaxJob = 16
+
+// New makes the policy for a processor.
+func New(arch Arch) Policy {
+	p := Policy{Lease: prologue(arch), Job: job(arch)}
+	p.Lease = append(p.Lease, tree(spans(answers(arch)))...)
+	return p
 }
 
 // prologue refuses other modes and decides the calls that depend on an argument.
-func prologue(secret uint64) []unix.SockFilter {
-	program := []unix.SockFilter{
+func prologue(arch Arch) Filter {
+	program := Filter{
 		load(offsetArch),
-		jump(unix.BPF_JEQ, NativeArch, 1, 0),
+		jump(unix.BPF_JEQ, arch.audit, 1, 0),
 		ret(kill),
 		load(offsetNumber),
 	}
-	// Each body ends with a return.
-	for _, c := range []struct {
-		number uint32
-		body   []unix.SockFilter
-	}{
-		{unix.SYS_CLONE, cloned(secret)},
-		{unix.SYS_MOUNT, secretly(secret)},
-		{unix.SYS_UMOUNT2, secretly(secret)},
-		{unix.SYS_IOCTL, compareArg(1, allow, eperm, unix.TIOCSTI, unix.TIOCLINUX)},
-		{unix.SYS_SOCKET, only(0, efamily, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK)},
-		{unix.SYS_PERSONALITY, only(0, eperm, personalities()...)},
-	} {
-		program = append(program, jump(unix.BPF_JEQ, c.number, 0, uint8(len(c.body))))
-		program = append(program, c.body...)
+	for _, d := range decided() {
+		program = append(program, jump(unix.BPF_JEQ, arch.numbers[d.name], 0, uint8(len(d.body))))
+		program = append(program, d.body...)
 	}
 	return program
 }
 
-// personalities are those of ordinary programs (personality(2)): Linux, with the
-// address layout not randomised, the uname of 2.6, both, and the question.
-func personalities() []uint32 {
-	const addrNoRandomize, uname26, question = 0x0040000, 0x0020000, 0xffffffff
-	return []uint32{0, addrNoRandomize, uname26, uname26 | addrNoRandomize, question}
-}
-
-// secretly allows a call with the secret.
-func secretly(secret uint64) []unix.SockFilter {
-	const low = offsetArgs + 5*argSize
-	return []unix.SockFilter{
-		load(low), jump(unix.BPF_JEQ, uint32(secret), 0, 3),
-		load(low + argSize/2), jump(unix.BPF_JEQ, uint32(secret>>32), 0, 1),
-		ret(allow), ret(eperm),
+// job refuses what makes mounts and namespaces. It is the second filter, so it
+// need not look at the processor's mode.
+func job(arch Arch) Filter {
+	return Filter{
+		load(offsetNumber),
+		jump(unix.BPF_JEQ, arch.numbers["mount"], 5, 0),
+		jump(unix.BPF_JEQ, arch.numbers["umount2"], 4, 0),
+		jump(unix.BPF_JEQ, arch.numbers["clone"], 0, 2),
+		load(arg(0)),
+		jump(unix.BPF_JSET, newNamespaces, 1, 0),
+		ret(allow),
+		ret(eperm),
 	}
 }
 
-// cloned allows clone without new namespaces, and with them secretly.
-func cloned(secret uint64) []unix.SockFilter {
-	return append([]unix.SockFilter{load(offsetArgs), jump(unix.BPF_JSET, newNamespaces, 1, 0), ret(allow)}, secretly(secret)...)
+// decision is the end of a program for one call. It ends with a return.
+type decision struct {
+	name string
+	body []unix.SockFilter
 }
 
 // only allows a call only if its argument i is one of values.
@@ -111,40 +109,72 @@ func only(i int, answer uint32, values ...uint32) []unix.SockFilter {
 
 // compareArg answers match if the argument i is one of values.
 func compareArg(i int, otherwise, match uint32, values ...uint32) []unix.SockFilter {
-	body := []unix.SockFilter{load(uint32(offsetArgs + i*argSize))}
-	for n, v := range values {
-		body = append(body, jump(unix.BPF_JEQ, v, uint8(len(values)-n), 0))
-	}
-	return append(body, ret(otherwise), ret(match))
+	return append(compare(i, 1, values...), ret(otherwise), ret(match))
 }
+
+// compare jumps over as many instructions as skip says if the argument i is one of
+// values. The kernel takes the arguments in question as 32 bits, too.
+func compare(i, skip int, values ...uint32) []unix.SockFilter {
+	body := []unix.SockFilter{load(arg(i))}
+	for n, v := range values {
+		body = append(body, jump(unix.BPF_JEQ, v, uint8(len(values)-1-n+skip), 0))
+	}
+	return body
+}
+
+// arg is the offset of the argument i.
+func arg(i int) uint32 { return uint32(offsetArgs + i*argSize) }
 
 // span is a range of numbers from first up to the next span.
 type span struct {
-	first  uint32
-	answer uint32
+	first, answer uint32
 }
 
-// ranges are the answers for all numbers.
-func ranges() []span {
-	allowed := slices.Concat(common(), native())
-	later := missing()
-	answer := func(number uint32) uint32 {
+// answers are the answers for the numbers that the lists name.
+func answers(arch Arch) map[uint32]uint32 {
+	all := map[uint32]uint32{}
+	for _, number := range arch.numbers {
+		all[number] = eperm
+	}
+	set := func(answer uint32, names ...string) {
+		for _, name := range names {
+			if number, has := arch.numbers[name]; has {
+				all[number] = answer
+			}
+		}
+	}
+	set(allow, allowed()...)
+	set(allow, "clone", "mount", "umount2") // Policy.Job takes them away
+	set(enosys, missing()...)
+	return all
+}
+
+// spans covers all numbers there are with what answers says. Numbers that no call
+// has are answered as by a kernel without one.
+func spans(answers map[uint32]uint32) []span {
+	numbers := make([]uint32, 0, len(answers))
+	for number := range answers {
+		numbers = append(numbers, number)
+	}
+	slices.Sort(numbers)
+	all := []span{{0, enosys}}
+	add := func(first, answer uint32) {
+		last := &all[len(all)-1]
 		switch {
-		case slices.Contains(allowed, number):
-			return allow
-		case slices.Contains(later, number):
-			return enosys
-		default:
-			return eperm
+		case last.first == first:
+			last.answer = answer
+		case last.answer != answer:
+			all = append(all, span{first, answer})
 		}
 	}
-	spans := []span{{0, answer(0)}}
-	for number := uint32(1); number <= lastKnown; number++ {
-		if a := answer(number); a != spans[len(spans)-1].answer {
-			spans = append(spans, span{number, a})
+	for i, number := range numbers {
+		add(number, answers[number])
+		if i+1 == len(numbers) || numbers[i+1] != number+1 {
+			add(number+1, enosys)
 		}
 	}
-	return append(spans, span{lastKnown + 1, enosys}, span{firstX32, kill})
+	add(firstX32, kill)
+	return slices.CompactFunc(all, func(a, b span) bool { return cmp.Compare(a.answer, b.answer) == 0 })
 }
 
 // tree decides between spans.

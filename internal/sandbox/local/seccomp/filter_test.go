@@ -2,146 +2,285 @@ package seccomp_test
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/sallyport/sallyport/internal/sandbox/local/seccomp"
 )
 
-// call is a system call as the filter sees it.
+const (
+	allow = unix.SECCOMP_RET_ALLOW
+	kill  = unix.SECCOMP_RET_KILL_PROCESS
+	errno = unix.SECCOMP_RET_ERRNO
+
+	eperm   = errno | uint32(unix.EPERM)
+	enosys  = errno | uint32(unix.ENOSYS)
+	efamily = errno | uint32(unix.EAFNOSUPPORT)
+)
+
+// call is a system call as a filter sees it (struct seccomp_data).
 type call struct {
 	arch, number uint32
 	args         [6]uint64
 }
 
-const secret = 0x0123456789abcdef
+// machine runs a filter in the machine of golang.org/x/net/bpf.
+type machine struct{ vm *bpf.VM }
 
-func program(t testing.TB) []unix.SockFilter {
+func newMachine(t testing.TB, f seccomp.Filter) machine {
 	t.Helper()
-	raw := seccomp.New().Filter(secret)
-	size := int(unsafe.Sizeof(unix.SockFilter{}))
-	require.Zero(t, len(raw)%size)
-	var p []unix.SockFilter
-	for ; len(raw) > 0; raw = raw[size:] {
-		p = append(p, unix.SockFilter{
-			Code: binary.NativeEndian.Uint16(raw), Jt: raw[2], Jf: raw[3], K: binary.NativeEndian.Uint32(raw[4:]),
-		})
+	raw := make([]bpf.RawInstruction, len(f))
+	for i, ins := range f {
+		raw[i] = bpf.RawInstruction{Op: ins.Code, Jt: ins.Jt, Jf: ins.Jf, K: ins.K}
 	}
-	return p
+	program, understood := bpf.Disassemble(raw)
+	require.True(t, understood)
+	vm, err := bpf.NewVM(program)
+	require.NoError(t, err)
+	return machine{vm}
 }
 
-// answer runs the program as the kernel would.
-func answer(t testing.TB, p []unix.SockFilter, c call) uint32 {
+// answer runs the filter. That machine loads words in network order where the
+// kernel loads them in the processor's own.
+func (m machine) answer(t testing.TB, c call) uint32 {
 	t.Helper()
 	var data [64]byte
-	binary.NativeEndian.PutUint32(data[0:], c.number)
-	binary.NativeEndian.PutUint32(data[4:], c.arch)
+	binary.BigEndian.PutUint32(data[0:], c.number)
+	binary.BigEndian.PutUint32(data[4:], c.arch)
 	for i, a := range c.args {
-		binary.NativeEndian.PutUint64(data[16+8*i:], a)
+		binary.BigEndian.PutUint32(data[16+8*i:], uint32(a))
+		binary.BigEndian.PutUint32(data[20+8*i:], uint32(a>>32))
 	}
-	var acc uint32
-	for pc := 0; ; pc++ {
-		ins := p[pc]
-		holds := false
-		switch ins.Code {
-		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
-			acc = binary.NativeEndian.Uint32(data[ins.K:])
-			continue
-		case unix.BPF_RET | unix.BPF_K:
-			return ins.K
-		case unix.BPF_JMP | unix.BPF_JA:
-			pc += int(ins.K)
-			continue
-		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
-			holds = acc == ins.K
-		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
-			holds = acc >= ins.K
-		case unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K:
-			holds = acc&ins.K != 0
-		default:
-			t.Fatalf("instruction %d: unknown code %#x", pc, ins.Code)
+	r, err := m.vm.Run(data[:])
+	require.NoError(t, err)
+	return uint32(r)
+}
+
+// job runs both filters, as a job has them: the stricter answer counts, which is
+// the lower of these actions.
+type job struct{ lease, job machine }
+
+func newJob(t testing.TB, arch seccomp.Arch) job {
+	t.Helper()
+	p := seccomp.New(arch)
+	return job{newMachine(t, p.Lease), newMachine(t, p.Job)}
+}
+
+func (j job) answer(t testing.TB, c call) uint32 {
+	t.Helper()
+	a, b := j.lease.answer(t, c), j.job.answer(t, c)
+	if int32(b&unix.SECCOMP_RET_ACTION_FULL) < int32(a&unix.SECCOMP_RET_ACTION_FULL) {
+		return b
+	}
+	return a
+}
+
+// model is what the filters are to answer, said in another way: by name, with
+// lists, without a tree. inLease is for lease init and the stub.
+func model(arch seccomp.Arch, names map[uint32]string, c call, inLease bool) uint32 {
+	if c.arch != arch.Audit() || c.number >= 1<<30 {
+		return kill
+	}
+	name, known := names[c.number]
+	arg := func(i int) uint32 { return uint32(c.args[i]) }
+	when := func(yes bool, otherwise uint32) uint32 {
+		if yes {
+			return allow
 		}
-		if holds {
-			pc += int(ins.Jt)
-		} else {
-			pc += int(ins.Jf)
-		}
+		return otherwise
+	}
+	switch {
+	case !known, slices.Contains(seccomp.Missing(), name):
+		return enosys
+	case name == "mount", name == "umount2":
+		return when(inLease, eperm)
+	case name == "clone":
+		const namespaces = 0x7e020000 // moby's mask, which has the namespaces of its list
+		return when(inLease || arg(0)&namespaces == 0, eperm)
+	case name == "ioctl":
+		return when(arg(1) != 0x5412 && arg(1) != 0x541c, eperm)
+	case name == "socket":
+		return when(slices.Contains([]uint32{1, 2, 10}, arg(0)) || arg(0) == 16 && arg(2) == 0, efamily)
+	case name == "socketpair":
+		return when(arg(0) == 1, efamily)
+	case name == "personality":
+		return when(slices.Contains([]uint32{0, 0x20000, 0x40000, 0x60000, 0xffffffff}, arg(0)), eperm)
+	default:
+		return when(slices.Contains(seccomp.Allowed(), name), eperm)
 	}
 }
 
-const (
-	allow = unix.SECCOMP_RET_ALLOW
-	kill  = unix.SECCOMP_RET_KILL_PROCESS
-	errno = unix.SECCOMP_RET_ERRNO
-)
+func byNumber(arch seccomp.Arch) map[uint32]string {
+	names := map[uint32]string{}
+	for name, number := range arch.Numbers() {
+		names[number] = name
+	}
+	return names
+}
 
+// TestEveryNumber compares the filters with the model for every number that there
+// is or will be soon, with arguments that some call looks at.
+func TestEveryNumber(t *testing.T) {
+	var interesting []uint64
+	for _, v := range []uint64{
+		0, 1, 2, 3, 7, 8, 9, 10, 11, 15, 16, 17, 29, 31, 38, 40, 43, 44, 0xffffffff, 0x20000, 0x40000, 0x60000, 0x400000,
+		unix.TIOCSTI, unix.TIOCLINUX, unix.TCGETS, unix.TIOCINQ, unix.TIOCSTI - 1, unix.TIOCSTI + 1,
+		unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS,
+		unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME, uint64(unix.SIGCHLD), unix.CLONE_VM | unix.CLONE_VFORK | uint64(unix.SIGCHLD), 0x3d0f00,
+	} {
+		interesting = append(interesting, v, v|1<<32, v|1<<63)
+	}
+	numbers := []uint32{999, 1 << 20, 1<<30 - 1, 1 << 30, 1<<30 + 59, 0x7fffffff, 0x80000000, 0xffffffff}
+	for n := range uint32(601) {
+		numbers = append(numbers, n)
+	}
+	for name, arch := range arches() {
+		t.Run(name, func(t *testing.T) {
+			names, filters := byNumber(arch), newJob(t, arch)
+			count, allowed := 0, 0
+			for _, number := range numbers {
+				values := interesting
+				if !slices.Contains(append(byArgument, "mount", "umount2"), names[number]) {
+					values = []uint64{0, ^uint64(0)}
+				}
+				for _, value := range values {
+					for i := range 3 {
+						c := call{arch: arch.Audit(), number: number}
+						c.args[i] = value
+						inJob, inLease := filters.answer(t, c), filters.lease.answer(t, c)
+						if inJob != model(arch, names, c, false) || inLease != model(arch, names, c, true) {
+							t.Fatalf("%s (%d), %+v: %#x in a job, %#x in lease init", names[number], number, c, inJob, inLease)
+						}
+						count++
+					}
+				}
+				if filters.answer(t, call{arch: arch.Audit(), number: number}) == allow {
+					allowed++
+				}
+				for _, mode := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_RISCV64, 0, arch.Audit() ^ 1<<31} {
+					require.EqualValues(t, kill, filters.answer(t, call{arch: mode, number: number}))
+				}
+			}
+			p := seccomp.New(arch)
+			require.LessOrEqual(t, len(p.Job), seccomp.MaxJob)
+			require.Less(t, len(p.Lease), 256)
+			t.Logf("%d calls as the model has them; %d and %d instructions, %d numbers allowed", count, len(p.Lease), len(p.Job), allowed)
+		})
+	}
+}
+
+// TestFilter says for some calls what an attacker meets.
 func TestFilter(t *testing.T) {
-	p := program(t)
 	for _, tt := range []struct {
 		name string
-		call call
 		want uint32
+		args [6]uint64
 	}{
-		{"read", call{number: unix.SYS_READ}, allow},
-		{"execve", call{number: unix.SYS_EXECVE}, allow},
-		{"ptrace", call{number: unix.SYS_PTRACE}, errno | uint32(unix.EPERM)},
-		{"mount", call{number: unix.SYS_MOUNT}, errno | uint32(unix.EPERM)},
-		{"unshare", call{number: unix.SYS_UNSHARE}, errno | uint32(unix.EPERM)},
-		{"setns", call{number: unix.SYS_SETNS}, errno | uint32(unix.EPERM)},
-		{"bpf", call{number: unix.SYS_BPF}, errno | uint32(unix.EPERM)},
-		{"keyctl", call{number: unix.SYS_KEYCTL}, errno | uint32(unix.EPERM)},
-		{"userfaultfd", call{number: unix.SYS_USERFAULTFD}, errno | uint32(unix.EPERM)},
-		{"perf_event_open", call{number: unix.SYS_PERF_EVENT_OPEN}, errno | uint32(unix.EPERM)},
-		{"process_vm_readv", call{number: unix.SYS_PROCESS_VM_READV}, errno | uint32(unix.EPERM)},
-		{"pidfd_getfd", call{number: unix.SYS_PIDFD_GETFD}, errno | uint32(unix.EPERM)},
-		{"open_by_handle_at", call{number: unix.SYS_OPEN_BY_HANDLE_AT}, errno | uint32(unix.EPERM)},
-		{"io_uring", call{number: unix.SYS_IO_URING_SETUP}, errno | uint32(unix.ENOSYS)},
-		{"clone3", call{number: unix.SYS_CLONE3}, errno | uint32(unix.ENOSYS)},
-		{"a later call", call{number: 1000}, errno | uint32(unix.ENOSYS)},
-		{"x32", call{number: 0x40000000 | unix.SYS_READ}, kill},
-		{"minus one", call{number: 0xffffffff}, kill},
-		{"fork", call{number: unix.SYS_CLONE, args: [6]uint64{uint64(unix.SIGCHLD)}}, allow},
-		{"thread", call{number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD}}, allow},
-		{"clone with a namespace", call{number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER | uint64(unix.SIGCHLD)}}, errno | uint32(unix.EPERM)},
-		{"clone with a namespace and the secret", call{number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER, 0, 0, 0, 0, secret}}, allow},
-		{"mount with the secret", call{number: unix.SYS_MOUNT, args: [6]uint64{5: secret}}, allow},
-		{"umount with the secret", call{number: unix.SYS_UMOUNT2, args: [6]uint64{5: secret}}, allow},
-		{"half the secret", call{number: unix.SYS_MOUNT, args: [6]uint64{5: secret & 0xffffffff}}, errno | uint32(unix.EPERM)},
-		{"the other half", call{number: unix.SYS_MOUNT, args: [6]uint64{5: secret &^ 0xffffffff}}, errno | uint32(unix.EPERM)},
-		{"unshare with the secret", call{number: unix.SYS_UNSHARE, args: [6]uint64{unix.CLONE_NEWUSER, 0, 0, 0, 0, secret}}, errno | uint32(unix.EPERM)},
-		{"TIOCSTI", call{number: unix.SYS_IOCTL, args: [6]uint64{0, unix.TIOCSTI}}, errno | uint32(unix.EPERM)},
-		{"TIOCSTI with more", call{number: unix.SYS_IOCTL, args: [6]uint64{0, 1<<32 | unix.TIOCSTI}}, errno | uint32(unix.EPERM)},
-		{"TCGETS", call{number: unix.SYS_IOCTL, args: [6]uint64{0, unix.TCGETS}}, allow},
-		{"unix socket", call{number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_UNIX}}, allow},
-		{"netlink socket", call{number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK}}, allow},
-		{"vsock", call{number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, errno | uint32(unix.EAFNOSUPPORT)},
-		{"AF_ALG", call{number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_ALG}}, errno | uint32(unix.EAFNOSUPPORT)},
-		{"packet socket", call{number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_PACKET}}, errno | uint32(unix.EAFNOSUPPORT)},
-		{"personality asked", call{number: unix.SYS_PERSONALITY, args: [6]uint64{0xffffffff}}, allow},
-		{"READ_IMPLIES_EXEC", call{number: unix.SYS_PERSONALITY, args: [6]uint64{0x400000}}, errno | uint32(unix.EPERM)},
+		{"read", allow, [6]uint64{}},
+		{"execve", allow, [6]uint64{}},
+		{"ptrace", eperm, [6]uint64{}},
+		{"mount", eperm, [6]uint64{}},
+		{"umount2", eperm, [6]uint64{}},
+		{"move_mount", eperm, [6]uint64{}},
+		{"open_tree", eperm, [6]uint64{}},
+		{"fsopen", eperm, [6]uint64{}},
+		{"mount_setattr", eperm, [6]uint64{}},
+		{"pivot_root", eperm, [6]uint64{}},
+		{"chroot", eperm, [6]uint64{}},
+		{"unshare", eperm, [6]uint64{}},
+		{"setns", eperm, [6]uint64{}},
+		{"bpf", eperm, [6]uint64{}},
+		{"keyctl", eperm, [6]uint64{}},
+		{"add_key", eperm, [6]uint64{}},
+		{"request_key", eperm, [6]uint64{}},
+		{"userfaultfd", eperm, [6]uint64{}},
+		{"perf_event_open", eperm, [6]uint64{}},
+		{"process_vm_readv", eperm, [6]uint64{}},
+		{"kcmp", eperm, [6]uint64{}},
+		{"pidfd_getfd", eperm, [6]uint64{}},
+		{"open_by_handle_at", eperm, [6]uint64{}},
+		{"name_to_handle_at", eperm, [6]uint64{}},
+		{"sethostname", eperm, [6]uint64{}},
+		{"syslog", eperm, [6]uint64{}},
+		{"memfd_secret", enosys, [6]uint64{}},
+		{"io_uring_setup", enosys, [6]uint64{}},
+		{"clone3", enosys, [6]uint64{}},
+		{"clone", allow, [6]uint64{uint64(unix.SIGCHLD)}},
+		{"clone", allow, [6]uint64{unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD}},
+		{"clone", eperm, [6]uint64{unix.CLONE_NEWUSER | uint64(unix.SIGCHLD)}},
+		{"ioctl", eperm, [6]uint64{0, unix.TIOCSTI}},
+		{"ioctl", eperm, [6]uint64{0, 1<<32 | unix.TIOCSTI}},
+		{"ioctl", allow, [6]uint64{0, unix.TCGETS}},
+		{"socket", allow, [6]uint64{unix.AF_UNIX}},
+		{"socket", allow, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},
+		{"socket", efamily, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}},
+		{"socket", efamily, [6]uint64{unix.AF_VSOCK}},
+		{"socket", efamily, [6]uint64{unix.AF_ALG}},
+		{"socket", efamily, [6]uint64{unix.AF_PACKET}},
+		{"socketpair", allow, [6]uint64{unix.AF_UNIX}},
+		{"socketpair", efamily, [6]uint64{unix.AF_TIPC}},
+		{"personality", allow, [6]uint64{0xffffffff}},
+		{"personality", eperm, [6]uint64{0x400000}},
 	} {
-		tt.call.arch = seccomp.NativeArch
-		require.Equal(t, tt.want, answer(t, p, tt.call), tt.name)
-		tt.call.arch = unix.AUDIT_ARCH_I386
-		require.EqualValues(t, kill, answer(t, p, tt.call), "%s of another mode", tt.name)
+		for name, arch := range arches() {
+			c := call{arch: arch.Audit(), number: arch.Numbers()[tt.name], args: tt.args}
+			require.Equal(t, tt.want, newJob(t, arch).answer(t, c), "%s: %s %v", name, tt.name, tt.args)
+		}
 	}
 }
 
-// TestEveryNumber runs the filter for every number: it must end everywhere, and
-// the number of calls that are allowed is known.
-func TestEveryNumber(t *testing.T) {
-	p := program(t)
-	require.Less(t, len(p), 400)
-	allowed := 0
-	for number := range uint32(2000) {
-		if answer(t, p, call{arch: seccomp.NativeArch, number: number}) == allow {
-			allowed++
+// TestBytes: the kernel takes an array of struct sock_filter.
+func TestBytes(t *testing.T) {
+	p := seccomp.New(seccomp.Native())
+	for _, f := range []seccomp.Filter{p.Lease, p.Job} {
+		b := f.Bytes()
+		require.Len(t, b, len(f)*int(unsafe.Sizeof(f[0])))
+		for i, ins := range f {
+			at := b[i*8:]
+			require.Equal(t, ins, unix.SockFilter{
+				Code: binary.NativeEndian.Uint16(at), Jt: at[2], Jf: at[3], K: binary.NativeEndian.Uint32(at[4:]),
+			})
 		}
 	}
-	t.Logf("%d instructions, %d calls allowed", len(p), allowed)
-	require.Greater(t, allowed, 250)
-	require.Less(t, allowed, 330)
+}
+
+// FuzzTree makes a tree over answers that are not ours, and compares it with them.
+func FuzzTree(f *testing.F) {
+	f.Add(uint64(1), uint16(500), uint8(3))
+	f.Add(uint64(7), uint16(0), uint8(1))
+	f.Add(uint64(9), uint16(2000), uint8(2))
+	f.Fuzz(func(t *testing.T, seed uint64, many uint16, kinds uint8) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		kind := func() uint32 { return errno | uint32(random.IntN(int(kinds)%8+1)) + 1 }
+		answers := map[uint32]uint32{}
+		for range many % 2048 {
+			number := random.Uint32N(4096)
+			for range random.IntN(6) + 1 {
+				answers[number] = kind()
+				number++
+			}
+		}
+		tree := newTree(t, answers)
+		for number := range uint32(4200) {
+			want, has := answers[number]
+			if !has {
+				want = enosys
+			}
+			require.Equal(t, want, tree.answer(t, call{number: number}), "number %d", number)
+		}
+		require.EqualValues(t, kill, tree.answer(t, call{number: 1 << 30}))
+	})
+}
+
+// newTree is a filter that is nothing but a tree.
+func newTree(t testing.TB, answers map[uint32]uint32) machine {
+	t.Helper()
+	f := seccomp.Filter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}}
+	return newMachine(t, append(f, seccomp.Tree(answers)...))
 }
