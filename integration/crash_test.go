@@ -55,10 +55,10 @@ func TestWorkerThatIsKilled(t *testing.T) {
 // on: it ends its copy and publishes nothing final.
 func TestWorkerThatIsFrozen(t *testing.T) {
 	t.Parallel()
-	s, _ := newBrokerStack(t, withAckWait("3s"), nil)
+	s, _ := newBrokerStack(t, withAckWait("4s"), nil)
 	c := s.census()
 	frozen := s.worker("frozen", "--slots", "1")
-	nap := fmt.Sprintf("5.%09d", time.Now().UnixNano()%1_000_000_000)
+	nap := fmt.Sprintf("6.%09d", time.Now().UnixNano()%1_000_000_000)
 	r := shell("echo begun; sleep " + nap + "; echo done")
 	r.Retry.IfLost = true
 	second := make(chan struct{})
@@ -112,16 +112,16 @@ func (s *stack) submitWatchedStart(id string, r wire.Request, second chan struct
 	}
 }
 
-// Jobs that outlive the ack wait many times run once, wherever they wait: no
+// Jobs that outlive the ack wait run once, wherever they wait: no
 // worker takes more than it has room for.
 func TestJobsLongerThanTheAckWait(t *testing.T) {
 	t.Parallel()
-	s, _ := newBrokerStack(t, withAckWait("2s"), nil)
+	s, _ := newBrokerStack(t, withAckWait("4s"), nil)
 	c := s.census()
 	w1 := s.worker("w1", "--slots", "1")
 	var all []*followed
-	for i := range 4 {
-		all = append(all, s.submit(id("long-%d", i), wire.Request{Argv: []string{"sleep", "5"}}))
+	for i := range 3 {
+		all = append(all, s.submit(id("long-%d", i), wire.Request{Argv: []string{"sleep", "6"}}))
 	}
 	require.Eventually(t, func() bool { return w1.metric(t, "sallyport_slots_used") == 1 }, patience, 20*time.Millisecond)
 	ready, why := w1.get("/readyz")

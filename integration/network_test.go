@@ -179,13 +179,13 @@ func TestServerThatComesAndGoes(t *testing.T) {
 // Acknowledgements that are on their way when the worker ends arrive.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
-	s, _ := newBrokerStack(t, withAckWait("3s"), nil)
+	s, _ := newBrokerStack(t, withAckWait("5s"), nil)
 	c := s.census()
 	p := newProxy(t, s.url)
 	w := s.through(p).worker("w1", "--slots", "9", "--drain", "20s")
 	p.slow(0, time.Microsecond) // 1 MB/s
 	var all []*followed
-	all = append(all, s.submit("sleeper", wire.Request{Argv: []string{"sleep", "6"}}))
+	all = append(all, s.submit("sleeper", wire.Request{Argv: []string{"sleep", "7"}}))
 	for i := range 8 {
 		all = append(all, s.submit(id("flood-%d", i), shell("head -c 800000 /dev/zero")))
 	}
@@ -253,9 +253,9 @@ func TestReadinessTellsWhetherJobsAreTaken(t *testing.T) {
 // storm in the log.
 func TestQueuePurgedUnderAJob(t *testing.T) {
 	t.Parallel()
-	s, _ := newBrokerStack(t, withAckWait("2s"), nil)
+	s, _ := newBrokerStack(t, withAckWait("4s"), nil)
 	w := s.worker("w1", "--slots", "2")
-	f, _ := s.started("purged", wire.Request{Argv: []string{"sleep", "4"}})
+	f, _ := s.started("purged", wire.Request{Argv: []string{"sleep", "6"}})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, "EXEC_JOBS")
