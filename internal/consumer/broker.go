@@ -17,6 +17,10 @@ import (
 // does not fill its last fifth in it.
 const lookEvery = 15 * time.Second
 
+// lookBytes of results since the last look ask for another one at once: many
+// results with output in them fill a stream faster than the clock would tell.
+const lookBytes = 4 << 20
+
 // brokerState is what was last seen of the broker.
 type brokerState struct {
 	mu       sync.Mutex
@@ -24,6 +28,22 @@ type brokerState struct {
 	full     error         // a stream is close to its bound
 	deadFull error         // the dead letters take nothing
 	ackWait  map[string]time.Duration
+	written  int           // bytes of results since the last look
+	soon     chan struct{} // has room for one word that a look is due
+}
+
+// wrote counts a result that went into the records.
+func (s *brokerState) wrote(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.written += n; s.written < lookBytes {
+		return
+	}
+	s.written = 0
+	select {
+	case s.soon <- struct{}{}:
+	default: // one is due already
+	}
 }
 
 func (s *brokerState) pressure() error {
@@ -87,6 +107,7 @@ func (c *Consumer) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-c.broker.soon:
 		}
 		c.look(ctx)
 		timer.Reset(jitter(lookEvery))

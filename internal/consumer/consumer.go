@@ -167,7 +167,7 @@ func New(b *bus.Bus, h Handler, log zerolog.Logger, cfg Config) (*Consumer, erro
 	}
 	c := &Consumer{
 		bus: b, handler: h, log: log, cfg: cfg, kill: make(chan struct{}),
-		here: map[string]*delivery{}, versions: map[string]bool{},
+		here: map[string]*delivery{}, versions: map[string]bool{}, broker: brokerState{soon: make(chan struct{}, 1)},
 	}
 	pull := pullConfig{
 		API: b.APIPrefix(), Stream: b.Streams().Jobs, Slots: cfg.Slots, Expires: cfg.PullExpires, Heartbeat: cfg.PullHeartbeat,

@@ -81,6 +81,7 @@ func (c *Consumer) recordDone(ctx context.Context, d *delivery, f final) ([]byte
 		err := c.update(ctx, d, rec, expect)
 		switch {
 		case err == nil:
+			c.broker.wrote(len(result))
 			return result, resultSeq(&f.result), nil
 		case errors.Is(err, bus.ErrConflict):
 			own, getErr := c.ownRecord(ctx, d, rec)
@@ -95,7 +96,8 @@ func (c *Consumer) recordDone(ctx context.Context, d *delivery, f final) ([]byte
 				continue
 			}
 			err = getErr
-		case errors.Is(err, bus.ErrRecordTooBig) && !slimmed:
+		case errors.Is(err, bus.ErrRecordTooBig) && !slimmed, errors.Is(err, bus.ErrStreamFull) && !slimmed && hasInline(&f.result):
+			// A full stream may still have room for the decision itself.
 			result, slimmed = c.slim(d, &f.result), true
 			continue
 		}
@@ -163,6 +165,8 @@ func (c *Consumer) slim(d *delivery, r *wire.Result) []byte {
 	c.log.Warn().Str("job", d.key).Int("bytes", len(data)).Msg("result was too big, inline output left out")
 	return data
 }
+
+func hasInline(r *wire.Result) bool { return r.Stdout != nil || r.Stderr != nil }
 
 // resultSeq is the event sequence of a result: behind the attempt's last event, 0
 // for one without events. It follows from the result alone, so that a repeated

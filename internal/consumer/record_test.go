@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -553,4 +554,75 @@ func TestConsumerPlanFits(t *testing.T) {
 	c, err := consumer.New(w.bus, sleeper(0), w.log(), w.config("w1"))
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Ready(), "not running")
+}
+
+// shrink gives the records' stream this many bytes.
+func (w *world) shrink(size int64) {
+	w.t.Helper()
+	stream, err := w.bus.JS().Stream(w.t.Context(), w.bus.Streams().Runs)
+	require.NoError(w.t, err)
+	cfg := stream.CachedInfo().Config
+	cfg.MaxBytes = size
+	_, err = w.bus.JS().UpdateStream(w.t.Context(), cfg)
+	require.NoError(w.t, err)
+}
+
+func chatty(size int) run.Outcome {
+	o := exited(1)
+	o.Result.Stdout = wire.NewInline(bytes.Repeat([]byte("x"), size))
+	return o
+}
+
+// TestAFullStreamTakesTheDecision: output in a result must not keep the decision
+// out of a stream that has no room for both.
+func TestAFullStreamTakesTheDecision(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.read()
+	release := make(chan struct{})
+	h := &handler{}
+	h.run = func(ctx context.Context, a run.Attempt, g run.Gate, _ run.Output) run.Outcome {
+		if o := h.start(ctx, a, g); o != nil {
+			return *o
+		}
+		<-release
+		return chatty(300 << 10)
+	}
+	w.work("w1", h, nil)
+	w.put(job("a"), trueBody, replyTo(r))
+	eventually(t, soon, func() bool { return h.started(job("a")) == 1 }, "not started")
+	w.shrink(1 << 20)
+	for i := range 9 {
+		_, err := w.bus.JS().Publish(t.Context(), w.bus.Subjects().Run("other", fmt.Sprint(i)), make([]byte, 100<<10))
+		require.NoError(t, err)
+	}
+	close(release)
+	res := w.result(r)
+	require.Equal(t, wire.Exited, res.Outcome)
+	require.Nil(t, res.Stdout)
+	require.True(t, res.Output.Truncated)
+	w.empty()
+}
+
+// TestManyBigResultsAreNoticedAtOnce: the stream of the records fills faster than
+// the clock would tell.
+func TestManyBigResultsAreNoticedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.shrink(10 << 20)
+	h := &handler{}
+	h.run = func(ctx context.Context, a run.Attempt, g run.Gate, _ run.Output) run.Outcome {
+		if o := h.start(ctx, a, g); o != nil {
+			return *o
+		}
+		return chatty(500 << 10)
+	}
+	wk := w.work("w1", h, nil)
+	eventually(t, soon, func() bool { return wk.Ready() == nil }, "not ready")
+	for i := range 20 {
+		w.put(job(fmt.Sprint("j", i)), trueBody, nil)
+	}
+	began := time.Now()
+	eventually(t, soon, func() bool { return wk.Ready() != nil && strings.Contains(wk.Ready().Error(), "close to its bound") }, "not noticed")
+	require.Less(t, time.Since(began), 8*time.Second)
 }
