@@ -393,7 +393,7 @@ func TestDoubtQuarantinesTheLease(t *testing.T) {
 func TestWhatIsRefusedBeforeTheStart(t *testing.T) {
 	inBubble(t, fake.Config{Unenforced: map[string]string{"memory_bytes": "no control group here"}}, func(t *testing.T, b *bench) {
 		a := script("print:x")
-		a.request.Limits.MemoryBytes = new(int64(1 << 20))
+		a.request.Limits.MemoryBytes = new(int64(64 << 20))
 		r := b.handle(a).Result
 		require.Equal(t, wire.NotStarted, r.Outcome)
 		require.Equal(t, wire.ReasonUnenforceable, r.Reason)

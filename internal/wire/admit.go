@@ -27,8 +27,16 @@ func Admit[P any](r *Request, profiles map[string]P, of func(P) Profile, byDefau
 		return none, Limits{}, invalid(ReasonField, "lease.reuse", "profile %s never reuses a lease; leave it out or say %q", quoted(p.Name), ReuseNever)
 	}
 	limits, bad := p.Resolve(r)
+	if m := limits.MemoryBytes; bad == nil && m != nil && *m < leastMemory {
+		bad = invalid(ReasonField, "limits.memory_bytes", "must be at least %d bytes, not %d: less does not hold what starts a program", leastMemory, *m)
+	}
 	return found, limits, bad
 }
+
+// leastMemory holds what starts a program, with the longest arguments and
+// environment (measured: below 2 MiB). With less, the start fails before the
+// program is executed, on every worker and for ever.
+const leastMemory = 4 << 20
 
 // unsupported names the first field that this version does not act on.
 func unsupported(r *Request) *Invalid {
