@@ -8,6 +8,9 @@
 //	            │                 └──────────Terminate──────▲
 //	            └──────────────Destroy (at any time, any number of times)──▶ gone
 //
+// What the run left in its workspace is read with Run.Collect after the proven end
+// and before Reset, when nobody is there any more who could change it.
+//
 // At most one Run of a sandbox exists at a time. Prepare may be called again
 // only after Reset has returned nil. Every call takes a context and returns soon
 // after it ends; what the call had begun is then in doubt unless the error says
@@ -52,7 +55,9 @@ type Sandbox interface {
 	// Prepare sets a process up behind a closed start gate. Nothing of the
 	// process's own program runs before Run.Open. The error kinds Refused (bad
 	// process: surely nothing happened) and all others (the sandbox is no longer
-	// usable) differ in what the caller may do with the sandbox.
+	// usable) differ in what the caller may do with the sandbox. Files that cannot
+	// be placed (the workspace's bounds, a path that is taken, an error of their
+	// source) are Refused, too: nothing of them is left.
 	Prepare(ctx context.Context, process Process, sink Sink) (Run, error)
 	// Reset returns the sandbox to the state after Create. It is called only
 	// after a proven end of the run. An error means that it may not be used
@@ -81,6 +86,18 @@ type Run interface {
 	// closed ends at once, without a start. Idempotent; a second call with a
 	// shorter grace shortens the first.
 	Terminate(ctx context.Context, grace time.Duration) (Proof, error)
+	// Collect calls take, one at a time, for each file in the workspace that spec
+	// names, in the order of a walk that sorts names by their bytes, until take
+	// returns an error, which it returns. What is no regular file with one link, or
+	// exceeds a bound, is handed to take as refused and is never opened for its
+	// content: links are followed nowhere on the way. A pattern that nothing
+	// matches is no error. more counts the matches beyond spec.MaxFiles and those
+	// behind other bounds, which take does not see: 0 means that it saw all.
+	//
+	// It is called by the sandbox's owner, after Wait has returned a proven end and
+	// before Reset; at another time it is Refused. It reads no further once ctx has
+	// ended.
+	Collect(ctx context.Context, spec CollectSpec, take func(Collected) error) (more int, err error)
 }
 
 // Sink takes a run's output. Write may block: that is the back-pressure, and it
@@ -113,6 +130,9 @@ type Capabilities struct {
 	OutlivesWorker bool
 	// Reset says that a sandbox can be returned to its first state.
 	Reset bool
+	// Files says that it takes files in and gives files out (Process.Files,
+	// Run.Collect). Without, both are refused.
+	Files bool
 	// Enforces has true for each limit that it enforces.
 	Enforces Enforced
 	// Unenforced has, for each limit that it cannot enforce here, the reason and
@@ -176,6 +196,8 @@ type Process struct {
 	// Stdin is copied to the process's standard input and then closed. Nil means
 	// an empty standard input. A process that does not read it is no error.
 	Stdin io.Reader
+	// Files stand in the workspace before the gate opens.
+	Files []File
 	// Limits of this run.
 	Limits Limits
 }

@@ -1,7 +1,6 @@
 package fake
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -48,10 +47,15 @@ func (b *box) Prepare(ctx context.Context, process sandbox.Process, sink sandbox
 	if ctx.Err() != nil {
 		return nil, sandbox.Errorf(sandbox.Refused, op, "not begun: %w", context.Cause(ctx))
 	}
+	files, err := read(ctx, process)
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.Refused, op, "%w", err)
+	}
 	r := newRun(b, process, s, sink)
 	if err := b.take(op, r); err != nil {
 		return nil, err
 	}
+	b.p.world.place(b.resident, files)
 	b.p.world.arm(b.resident, s)
 	if err := pause(ctx, s.delay[op]); err != nil {
 		return nil, b.spoil(sandbox.Ambiguous, op, err.Error())
@@ -172,12 +176,3 @@ func check(process sandbox.Process) (script, error) {
 
 // workspace is the working directory of a process that asks for none.
 const workspace = "/workspace"
-
-// files is the workspace's listing, a line each.
-func (b *box) files() []byte {
-	var out bytes.Buffer
-	for _, name := range b.p.world.files(b.resident) {
-		out.WriteString(name + "\n")
-	}
-	return out.Bytes()
-}

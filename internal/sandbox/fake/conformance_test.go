@@ -63,7 +63,19 @@ func command(ops ...sandboxtest.Op) []string {
 		case sandboxtest.DoWrite:
 			argv = append(argv, fmt.Sprint("write:", op.N))
 		case sandboxtest.DoTouch:
-			argv = append(argv, "touch:"+op.Text)
+			argv = append(argv, "touch:"+op.Name)
+		case sandboxtest.DoPut:
+			argv = append(argv, "put:"+op.Name+":"+op.Text)
+		case sandboxtest.DoShow:
+			argv = append(argv, "show:"+op.Name)
+		case sandboxtest.DoSymlink:
+			argv = append(argv, "make:symlink:"+op.Name)
+		case sandboxtest.DoFifo:
+			argv = append(argv, "make:fifo:"+op.Name)
+		case sandboxtest.DoHardLink:
+			argv = append(argv, "make:hardlink:"+op.Name)
+		case sandboxtest.DoDir:
+			argv = append(argv, "make:dir:"+op.Name)
 		case sandboxtest.DoList:
 			argv = append(argv, "ls")
 		case sandboxtest.DoSleep:

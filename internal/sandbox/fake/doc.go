@@ -18,6 +18,9 @@
 //	env:NAME             the variable's value and a newline
 //	pwd                  the working directory and a newline
 //	touch:NAME           makes a file in the workspace
+//	put:NAME:TEXT        adds TEXT to a file in the workspace, which it makes
+//	show:NAME            the file's content
+//	make:KIND:NAME       makes what is no file: symlink, fifo, hardlink, dir
 //	ls                   the workspace's files, a line each, sorted
 //	sleep:DURATION       waits (100ms, 2s)
 //	forever              waits until it is ended
@@ -45,6 +48,7 @@
 //	open:hang            Open is Ambiguous when its context ends; it does not run
 //	wait:never           the tree's end is never proven
 //	terminate:unproven   the tree's end is never proven once Terminate was called
+//	collect:fail         Collect is Unavailable
 //	reset:fail           Reset is Unavailable
 //	reset:hang           Reset returns Ambiguous when its context ends
 //	destroy:fail[*N]     Destroy is Unavailable N times (1), then works
@@ -52,7 +56,7 @@
 //	destroy:lie[*N]      Destroy gives proof N times, and a later look finds it
 //	destroy:unproven[*N] Destroy returns without proof N times, then works
 //	destroy:never        Destroy never works
-//	delay:CALL:DURATION  CALL (prepare, open, wait, terminate, reset, destroy)
+//	delay:CALL:DURATION  CALL (prepare, open, wait, terminate, collect, reset, destroy)
 //	                     answers that much later; for wait it is the proof
 //
 // An unknown step is Refused with the list of steps.

@@ -109,7 +109,14 @@ func (r *run) step(s step) *sandbox.Exit {
 	case "pwd":
 		r.write(r.out, []byte(r.cwd()+"\n"))
 	case "touch":
-		r.box.p.world.touch(r.box.resident, s.text)
+		r.box.p.world.put(r.box.resident, s.text, item{})
+	case "put":
+		name, text, _ := strings.Cut(s.text, ":")
+		r.box.p.world.put(r.box.resident, name, item{content: text})
+	case "show":
+		r.write(r.out, r.box.show(s.text))
+	case "make":
+		r.box.make(s.text)
 	case "ls":
 		r.write(r.out, r.box.files())
 	case "sleep":

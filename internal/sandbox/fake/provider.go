@@ -78,7 +78,7 @@ func New(world *World, cfg Config) *Provider {
 	return &Provider{
 		world: world, name: cfg.Name, closing: make(chan struct{}),
 		caps: sandbox.Capabilities{
-			Scope: cfg.Scope, Host: cfg.Host, OutlivesWorker: cfg.OutlivesWorker, Reset: !cfg.NoReset,
+			Scope: cfg.Scope, Host: cfg.Host, OutlivesWorker: cfg.OutlivesWorker, Reset: !cfg.NoReset, Files: true,
 			Enforces: sandbox.Enforced{
 				CPU: can("cpu_ms"), Memory: can("memory_bytes"), Pids: can("pids"), Disk: can("disk_bytes"),
 				Inodes: can("inodes"), OpenFiles: can("open_files"), CPUShare: can("cpu_share"),

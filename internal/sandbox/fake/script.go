@@ -22,12 +22,12 @@ const maxSize = 1 << 40
 type script struct {
 	steps []step
 	// Effects of contract calls; empty means that the call works.
-	prepare, open, reset string
-	start                sandbox.StartReason
-	waitNever            bool
-	termUnproven         bool
-	destroy              rule
-	delay                map[string]time.Duration
+	prepare, open, reset, collect string
+	start                         sandbox.StartReason
+	waitNever                     bool
+	termUnproven                  bool
+	destroy                       rule
+	delay                         map[string]time.Duration
 }
 
 // step is one thing that the program does.
@@ -61,12 +61,13 @@ func (r *rule) next() string {
 func forms() map[string]string {
 	return map[string]string{
 		"print": "print:TEXT", "err": "err:TEXT", "cat": "cat", "write": "write:SIZE", "write-err": "write-err:SIZE",
-		"env": "env:NAME", "pwd": "pwd", "touch": "touch:NAME", "ls": "ls", "sleep": "sleep:DURATION",
+		"env": "env:NAME", "pwd": "pwd", "touch": "touch:NAME", "ls": "ls",
+		"put": "put:NAME:TEXT", "show": "show:NAME", "make": "make:symlink|fifo|hardlink|dir:NAME", "sleep": "sleep:DURATION",
 		"forever": "forever", "cpu": "cpu:DURATION", "memory": "memory:SIZE", "oom": "oom",
 		"ignore-term": "ignore-term", "term-exit": "term-exit:N[:DURATION]", "leftover": "leftover[:DURATION]",
 		"exit": "exit:N", "signal": "signal:N", "die": "die[:unproven]",
 		"prepare": "prepare:refuse|unavailable|hang", "start": "start:REASON", "open": "open:refuse|ambiguous|hang",
-		"wait": "wait:never", "terminate": "terminate:unproven", "reset": "reset:fail|hang",
+		"wait": "wait:never", "terminate": "terminate:unproven", "reset": "reset:fail|hang", "collect": "collect:fail",
 		"destroy": "destroy:fail[*N]|hang[*N]|lie[*N]|unproven[*N]|never|ok", "delay": "delay:CALL:DURATION",
 	}
 }
@@ -95,6 +96,8 @@ func (s *script) add(name, arg string, has bool) error {
 		return choose(&s.open, arg, "refuse", "ambiguous", "hang")
 	case "reset":
 		return choose(&s.reset, arg, "fail", "hang")
+	case "collect":
+		return choose(&s.collect, arg, "fail")
 	case "wait":
 		s.waitNever = true
 		return choose(new(string), arg, "never")
@@ -137,7 +140,7 @@ func (s *script) addDestroy(arg string) error {
 
 func (s *script) addDelay(arg string) error {
 	call, d, _ := strings.Cut(arg, ":")
-	if err := choose(new(string), call, "prepare", "open", "wait", "terminate", "reset", "destroy"); err != nil {
+	if err := choose(new(string), call, "prepare", "open", "wait", "terminate", "collect", "reset", "destroy"); err != nil {
 		return err
 	}
 	delay, err := duration(d)
@@ -168,9 +171,16 @@ func (s *script) addStep(name, arg string, has bool) error {
 		if err == nil && delayed {
 			st.d, err = duration(d)
 		}
-	case "env", "touch":
+	case "env", "touch", "show":
 		if arg == "" {
 			err = fmt.Errorf("the name is missing")
+		}
+	case "put", "make":
+		before, after, _ := strings.Cut(arg, ":")
+		if before == "" || name == "make" && after == "" {
+			err = fmt.Errorf("the name is missing")
+		} else if name == "make" {
+			err = choose(new(string), before, kindSymlink, kindFifo, kindHardLink, kindDir)
 		}
 	case "die":
 		if has {

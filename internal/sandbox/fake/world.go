@@ -2,7 +2,6 @@ package fake
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,7 +38,7 @@ type resident struct {
 	owner        *Provider
 	destroy      rule
 	destroyDelay time.Duration
-	files        map[string]bool
+	files        map[string]item // of the workspace, by path
 	// gone is closed when the sandbox has ended, lost when it ended without its
 	// owner's doing, or broke.
 	gone, lost chan struct{}
@@ -161,7 +160,7 @@ func (w *World) add(h sandbox.Handle, owner *Provider, s script) *resident {
 	defer w.mu.Unlock()
 	r := &resident{
 		handle: h, owner: owner, destroy: s.destroy, destroyDelay: s.delay["destroy"],
-		files: map[string]bool{}, gone: make(chan struct{}), lost: make(chan struct{}),
+		files: map[string]item{}, gone: make(chan struct{}), lost: make(chan struct{}),
 	}
 	w.residents[placeOf(h)] = r
 	w.used[placeOf(h)] = true
@@ -328,18 +327,6 @@ func (w *World) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.started++
-}
-
-func (w *World) touch(r *resident, name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	r.files[name] = true
-}
-
-func (w *World) files(r *resident) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Sorted(maps.Keys(r.files))
 }
 
 func (w *World) clean(r *resident) {

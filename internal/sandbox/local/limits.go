@@ -34,7 +34,7 @@ const howCgroup = "run the worker as root, or give it a delegated control group:
 // findCapabilities says what this host lets the provider do.
 func (p *Provider) findCapabilities() (sandbox.Capabilities, error) {
 	c := sandbox.Capabilities{
-		Scope: "kernel", Host: p.config.Host, Reset: true,
+		Scope: "kernel", Host: p.config.Host, Reset: true, Files: true,
 		Enforces:   sandbox.Enforced{Pids: true, Disk: true, Inodes: true, OpenFiles: true},
 		Unenforced: map[string]string{},
 		Isolation: sandbox.Isolation{

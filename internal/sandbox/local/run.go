@@ -78,6 +78,9 @@ func (b *box) Prepare(ctx context.Context, process sandbox.Process, sink sandbox
 		return nil, b.unusable("prepare", err)
 	}
 	b.provider.runs.Go(r.settle)
+	if err := r.place(ctx, process.Files); err != nil {
+		return nil, r.unplaced(ctx, err)
+	}
 	return r, nil
 }
 
@@ -99,7 +102,7 @@ func (b *box) job(process sandbox.Process) (*leaseinit.Job, error) {
 	case job.Cwd[0] != '/':
 		job.Cwd = workspace + "/" + job.Cwd // the kernel resolves it, links and all
 	}
-	if err := checkProcess(process); err != nil {
+	if err := errors.Join(checkProcess(process), sandbox.CheckFiles(process.Files)); err != nil {
 		return nil, err
 	}
 	job.Candidates = candidates(process.Argv[0], process.Env)

@@ -12,8 +12,10 @@ const Pattern = "0123456789abcde\n"
 // Op is one step of a program.
 type Op struct {
 	Do Action
-	// Text of Print, Eprint, Env and Touch.
+	// Text of Print, Eprint, Env and Put.
 	Text string
+	// Name of the steps that have to do with files.
+	Name string
 	// N is the size of Write in bytes, the code of Exit and TermExit, the number
 	// of Signal.
 	N int
@@ -37,6 +39,12 @@ const (
 	DoWrite
 	DoTouch
 	DoList
+	DoPut
+	DoShow
+	DoSymlink
+	DoFifo
+	DoHardLink
+	DoDir
 	DoSleep
 	DoIgnoreTerm
 	DoTermExit
@@ -68,7 +76,25 @@ func Pwd() Op { return Op{Do: DoPwd} }
 func Write(n int) Op { return Op{Do: DoWrite, N: n} }
 
 // Touch makes a file in the working directory.
-func Touch(name string) Op { return Op{Do: DoTouch, Text: name} }
+func Touch(name string) Op { return Op{Do: DoTouch, Name: name} }
+
+// Put adds text to a file in a directory of the workspace that is there.
+func Put(name, text string) Op { return Op{Do: DoPut, Name: name, Text: text} }
+
+// Show writes a file's content.
+func Show(name string) Op { return Op{Do: DoShow, Name: name} }
+
+// Symlink makes a symbolic link to a file of the system.
+func Symlink(name string) Op { return Op{Do: DoSymlink, Name: name} }
+
+// Fifo makes a named pipe.
+func Fifo(name string) Op { return Op{Do: DoFifo, Name: name} }
+
+// HardLink makes a file with a second name.
+func HardLink(name string) Op { return Op{Do: DoHardLink, Name: name} }
+
+// Dir makes a directory.
+func Dir(name string) Op { return Op{Do: DoDir, Name: name} }
 
 // List writes the names of the files in the working directory, a line each.
 func List() Op { return Op{Do: DoList} }
@@ -114,9 +140,11 @@ func Shell(ops ...Op) []string {
 		case DoWrite:
 			fmt.Fprintf(&script, "yes %s | head -c %d\n", strings.TrimSuffix(Pattern, "\n"), op.N)
 		case DoTouch:
-			fmt.Fprintf(&script, ": > %s\n", quote(op.Text))
+			fmt.Fprintf(&script, ": > %s\n", quote(op.Name))
 		case DoList:
 			script.WriteString("ls -1\n")
+		case DoPut, DoShow, DoSymlink, DoFifo, DoHardLink, DoDir:
+			script.WriteString(shellFile(op))
 		case DoSleep:
 			if !trapped {
 				fmt.Fprintf(&script, "sleep %.3f\n", op.D.Seconds())
@@ -139,6 +167,25 @@ func Shell(ops ...Op) []string {
 		}
 	}
 	return append([]string{"sh", "-c", script.String(), "sh"}, args...)
+}
+
+// shellFile is a step that has to do with files.
+func shellFile(op Op) string {
+	name := quote(op.Name)
+	switch op.Do {
+	case DoPut:
+		return fmt.Sprintf("printf '%%s' %s >> %s\n", quote(op.Text), name)
+	case DoShow:
+		return fmt.Sprintf("cat %s\n", name)
+	case DoSymlink:
+		return fmt.Sprintf("ln -s /etc/passwd %s\n", name)
+	case DoFifo:
+		return fmt.Sprintf("mkfifo %s\n", name)
+	case DoHardLink:
+		return fmt.Sprintf("echo x > %s; ln %s %s.second\n", name, name, name)
+	default:
+		return fmt.Sprintf("mkdir %s\n", name)
+	}
 }
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

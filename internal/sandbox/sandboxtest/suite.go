@@ -68,6 +68,7 @@ func Run(t *testing.T, h Harness) {
 		{"Output", outputTests()},
 		{"End", endTests()},
 		{"Context", contextTests()},
+		{"Files", fileTests()},
 		{"Reset", resetTests()},
 		{"Lost", lostTests()},
 	} {

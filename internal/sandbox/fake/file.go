@@ -1,0 +1,200 @@
+package fake
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sallyport/sallyport/internal/sandbox"
+)
+
+// item is a file in a workspace.
+type item struct {
+	// kind is empty for a regular file, else what a make step made.
+	kind    string
+	content string
+}
+
+// The kinds of make steps.
+const (
+	kindSymlink  = "symlink"
+	kindFifo     = "fifo"
+	kindHardLink = "hardlink"
+	kindDir      = "dir"
+)
+
+// read reads the process's files, and refuses what exceeds its limits.
+func read(ctx context.Context, process sandbox.Process) (map[string]item, error) {
+	if err := sandbox.CheckFiles(process.Files); err != nil {
+		return nil, err
+	}
+	files, left := map[string]item{}, process.Limits.DiskBytes
+	for _, f := range process.Files {
+		from := f.Content
+		if process.Limits.DiskBytes > 0 {
+			from = io.LimitReader(from, left+1)
+		}
+		data, err := io.ReadAll(reader{ctx, from})
+		if err != nil {
+			return nil, fmt.Errorf("file %q: read its source: %w", f.Path, err)
+		}
+		left -= int64(len(data))
+		if process.Limits.DiskBytes > 0 && left < 0 || process.Limits.Inodes > 0 && int64(len(files)) >= process.Limits.Inodes {
+			return nil, fmt.Errorf("file %q: no space left (the files exceed the workspace's disk_bytes or inodes)", f.Path)
+		}
+		files[f.Path] = item{content: string(data)}
+	}
+	return files, nil
+}
+
+// reader ends with a context.
+type reader struct {
+	ctx  context.Context //nolint:containedctx // of the call that it is read in
+	from io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.from.Read(p)
+}
+
+// Collect implements sandbox.Run.
+func (r *run) Collect(ctx context.Context, spec sandbox.CollectSpec, take func(sandbox.Collected) error) (more int, err error) {
+	const op = "collect"
+	patterns, err := sandbox.CompilePatterns(spec.Patterns)
+	if err != nil {
+		return 0, sandbox.Errorf(sandbox.Refused, op, "%w", err)
+	}
+	if err := r.box.usable(op); err != nil {
+		return 0, err
+	}
+	r.box.mu.Lock()
+	current := r.box.run == r
+	r.box.mu.Unlock()
+	if !current || !r.proven() {
+		return 0, sandbox.Errorf(sandbox.Refused, op, "the end of the run is not proven, or it was reset")
+	}
+	if err := pause(ctx, r.script.delay[op]); err != nil {
+		return 0, sandbox.Errorf(sandbox.Unavailable, op, "%w", err)
+	}
+	if r.script.collect == "fail" {
+		return 0, sandbox.Errorf(sandbox.Unavailable, op, "told to fail")
+	}
+	left, taken := spec.MaxBytes, 0
+	for _, found := range r.box.p.world.list(r.box.resident) {
+		named, _ := patterns.Match(found.path, found.kind == kindDir)
+		if !named {
+			continue
+		}
+		if taken++; taken > spec.MaxFiles {
+			more++
+			continue
+		}
+		c := sandbox.Collected{Path: found.path, Size: int64(len(found.content))}
+		if c.Refused = refuse(found, spec.MaxFileBytes, left); c.Refused == "" {
+			left -= c.Size
+			c.Content = strings.NewReader(found.content)
+		}
+		if err := take(c); err != nil {
+			return more, err
+		}
+	}
+	return more, nil
+}
+
+func refuse(f found, most, left int64) string {
+	switch f.kind {
+	case kindSymlink:
+		return sandbox.RefusedSymlink
+	case kindFifo:
+		return sandbox.RefusedSpecial
+	case kindHardLink:
+		return sandbox.RefusedHardLink
+	case kindDir:
+		return sandbox.RefusedDirectory
+	}
+	size := int64(len(f.content))
+	switch {
+	case len(f.path) > sandbox.MaxCollectPath:
+		return sandbox.RefusedLong
+	case strings.Count(f.path, "/") > sandbox.MaxCollectDepth:
+		return sandbox.RefusedDeep
+	case size > most:
+		return sandbox.RefusedSize(size, most)
+	case size > left:
+		return sandbox.RefusedSize(size, left)
+	}
+	return ""
+}
+
+// found is an item with its path.
+type found struct {
+	item
+	path string
+}
+
+// list is the workspace, directories included, in the order of a walk.
+func (w *World) list(r *resident) []found {
+	w.mu.Lock()
+	all := maps.Clone(r.files)
+	w.mu.Unlock()
+	for name := range maps.Clone(all) {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			all[dir] = item{kind: kindDir}
+		}
+	}
+	list := make([]found, 0, len(all))
+	for name, it := range all {
+		list = append(list, found{it, name})
+	}
+	slices.SortFunc(list, func(a, b found) int {
+		return slices.Compare(strings.Split(a.path, "/"), strings.Split(b.path, "/"))
+	})
+	return list
+}
+
+// put makes a file, or adds to one that is there.
+func (w *World) put(r *resident, name string, it item) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	it.content = r.files[name].content + it.content
+	r.files[name] = it
+}
+
+// place puts the files of a process in.
+func (w *World) place(r *resident, files map[string]item) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.Copy(r.files, files)
+}
+
+// files is the workspace's listing, a line each.
+func (b *box) files() []byte {
+	var out bytes.Buffer
+	for _, f := range b.p.world.list(b.resident) {
+		if !strings.Contains(f.path, "/") {
+			out.WriteString(f.path + "\n")
+		}
+	}
+	return out.Bytes()
+}
+
+// show is a file's content.
+func (b *box) show(name string) []byte {
+	b.p.world.mu.Lock()
+	defer b.p.world.mu.Unlock()
+	return []byte(b.resident.files[name].content)
+}
+
+// make does a make step.
+func (b *box) make(arg string) {
+	kind, name, _ := strings.Cut(arg, ":")
+	b.p.world.put(b.resident, name, item{kind: kind})
+}

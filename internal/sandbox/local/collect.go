@@ -1,0 +1,257 @@
+package local
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sallyport/sallyport/internal/sandbox"
+)
+
+// Collect reads files out of the workspace. Everything of the run is proven gone,
+// so that nothing that is looked at can change any more.
+func (r *run) Collect(ctx context.Context, spec sandbox.CollectSpec, take func(sandbox.Collected) error) (int, error) {
+	const op = "collect"
+	patterns, err := sandbox.CompilePatterns(spec.Patterns)
+	if err != nil {
+		return 0, sandbox.Errorf(sandbox.Refused, op, "%w", err)
+	}
+	if !r.proven() {
+		return 0, sandbox.Errorf(sandbox.Refused, op, "the end of the run is not proven")
+	}
+	r.box.mu.Lock()
+	current := r.box.run == r && r.box.broken == nil
+	r.box.mu.Unlock()
+	if !current {
+		return 0, sandbox.Errorf(sandbox.Refused, op, "the sandbox was reset, or is gone")
+	}
+	c := &collection{ctx: ctx, box: r.box, spec: spec, patterns: patterns, take: take, left: spec.MaxBytes}
+	err = c.walk("", 0)
+	return c.more, err
+}
+
+// statBatch is how many names are looked at at once.
+const statBatch = 256
+
+// collection is one call of Collect.
+type collection struct {
+	ctx      context.Context //nolint:containedctx // of the call that it is
+	box      *box
+	spec     sandbox.CollectSpec
+	patterns sandbox.Patterns
+	take     func(sandbox.Collected) error
+
+	visits int
+	taken  int
+	left   int64 // of spec.MaxBytes
+	more   int
+}
+
+// entry is a name in the workspace that a pattern may mean.
+type entry struct {
+	path string
+	st   unix.Stat_t
+	err  error
+}
+
+// walk goes through a directory; dir is its path, empty for the workspace.
+func (c *collection) walk(dir string, depth int) error {
+	names, err := c.list(dir)
+	if err != nil {
+		return c.give(sandbox.Collected{Path: cmp.Or(dir, "."), Refused: "cannot be read: " + err.Error()})
+	}
+	if room := sandbox.MaxCollectVisits - c.visits; len(names) > room {
+		c.more += len(names) - room
+		names = names[:room]
+	}
+	c.visits += len(names)
+	for batch := range slices.Chunk(names, statBatch) {
+		if c.ctx.Err() != nil {
+			return sandbox.Errorf(sandbox.Unavailable, "collect", "%w", context.Cause(c.ctx))
+		}
+		for _, e := range c.look(dir, batch) {
+			if err := c.visit(&e, depth); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// list is what stands in a directory, sorted.
+func (c *collection) list(dir string) (names []string, err error) {
+	err = c.box.inWorkspace(func(w *workspaceDir) error {
+		fd, err := open(w.fd, cmp.Or(dir, "."), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		file := os.NewFile(uintptr(fd), dir)
+		names, err = file.Readdirnames(sandbox.MaxCollectVisits + 1)
+		return errors.Join(ignoreEOF(err), file.Close())
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// look looks at those of the names that a pattern may mean, without opening
+// anything that could do something.
+func (c *collection) look(dir string, names []string) []entry {
+	var entries []entry
+	for _, name := range names {
+		if dir != "" {
+			name = dir + "/" + name
+		}
+		named, _ := c.patterns.Match(name, false)
+		dirNamed, below := c.patterns.Match(name, true)
+		if named || dirNamed || below {
+			entries = append(entries, entry{path: name})
+		}
+	}
+	err := c.box.inWorkspace(func(w *workspaceDir) error {
+		for i := range entries {
+			e := &entries[i]
+			e.err = w.inDir(e.path, func(dir int, base string) error {
+				return unix.Fstatat(dir, base, &e.st, unix.AT_SYMLINK_NOFOLLOW)
+			})
+		}
+		return nil
+	})
+	for i := range entries {
+		entries[i].err = errors.Join(entries[i].err, err)
+	}
+	return entries
+}
+
+// visit decides about one name.
+func (c *collection) visit(e *entry, depth int) error {
+	if e.err != nil {
+		return c.give(sandbox.Collected{Path: e.path, Refused: "cannot be looked at: " + e.err.Error()})
+	}
+	dir := e.st.Mode&unix.S_IFMT == unix.S_IFDIR
+	named, below := c.patterns.Match(e.path, dir)
+	if named {
+		if err := c.file(e); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !below:
+		return nil
+	case depth+1 >= sandbox.MaxCollectDepth:
+		return c.give(sandbox.Collected{Path: e.path, Refused: sandbox.RefusedDeep})
+	case len(e.path) > sandbox.MaxCollectPath:
+		return c.give(sandbox.Collected{Path: e.path, Refused: sandbox.RefusedLong})
+	}
+	return c.walk(e.path, depth+1)
+}
+
+// file hands a match over, or says why not.
+func (c *collection) file(e *entry) error {
+	found := sandbox.Collected{Path: e.path, Size: e.st.Size, Refused: c.refuse(e.path, &e.st)}
+	if found.Refused != "" || c.taken == c.spec.MaxFiles {
+		return c.give(found)
+	}
+	content := &content{collection: c, entry: e}
+	if _, err := content.readAt(nil, 0); err != nil {
+		found.Refused = "cannot be opened: " + err.Error()
+		return c.give(found)
+	}
+	c.left -= e.st.Size
+	// Each piece costs an opening of its own.
+	found.Content = bufio.NewReaderSize(io.NewSectionReader(content, 0, e.st.Size), int(min(e.st.Size, placeBytes)))
+	return c.give(found)
+}
+
+// refuse says what is wrong with a match, or nothing.
+func (c *collection) refuse(name string, st *unix.Stat_t) string {
+	switch kind := st.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFLNK:
+		return sandbox.RefusedSymlink
+	case kind == unix.S_IFDIR:
+		return sandbox.RefusedDirectory
+	case kind != unix.S_IFREG:
+		return sandbox.RefusedSpecial
+	case st.Nlink != 1:
+		return sandbox.RefusedHardLink
+	case len(name) > sandbox.MaxCollectPath:
+		return sandbox.RefusedLong
+	case st.Size > c.spec.MaxFileBytes:
+		return sandbox.RefusedSize(st.Size, c.spec.MaxFileBytes)
+	case st.Size > c.left:
+		return sandbox.RefusedSize(st.Size, c.left)
+	}
+	return ""
+}
+
+// give hands over, within the bound on the number.
+func (c *collection) give(found sandbox.Collected) error {
+	if c.taken == c.spec.MaxFiles {
+		c.more++
+		return nil
+	}
+	c.taken++
+	return c.take(found)
+}
+
+// content is a file that is opened anew for each piece (see inWorkspace).
+type content struct {
+	*collection
+	*entry
+}
+
+// ReadAt implements io.ReaderAt. A file that ends too early is an error.
+func (f *content) ReadAt(p []byte, off int64) (int, error) {
+	if f.ctx.Err() != nil {
+		return 0, context.Cause(f.ctx)
+	}
+	done := 0
+	for done < len(p) && off < f.st.Size {
+		n, err := f.readAt(p[done:min(len(p), done+placeBytes)], off)
+		done, off = done+n, off+int64(n)
+		if err != nil {
+			return done, err
+		}
+		if n == 0 {
+			return done, fmt.Errorf("%d bytes are missing: %w", f.st.Size-off, io.ErrUnexpectedEOF)
+		}
+	}
+	if done < len(p) {
+		return done, io.EOF
+	}
+	return done, nil
+}
+
+// readAt opens what was looked at, makes sure that it is that, and reads.
+func (f *content) readAt(p []byte, off int64) (n int, err error) {
+	err = f.box.inWorkspace(func(w *workspaceDir) error {
+		fd, err := open(w.fd, f.path, unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		var is unix.Stat_t
+		if err := unix.Fstat(fd, &is); err != nil {
+			return err
+		}
+		if is.Dev != w.dev || is.Ino != f.st.Ino || is.Mode != f.st.Mode || is.Nlink != 1 || is.Size != f.st.Size {
+			return errors.New("it changed while it was looked at")
+		}
+		n, err = unix.Pread(fd, p, off)
+		return err
+	})
+	return max(n, 0), err
+}
