@@ -142,7 +142,16 @@ func (s *stack) worker(name string, args ...string) *service {
 
 func (s *stack) start(args ...string) *service {
 	s.t.Helper()
+	return s.startAs(os.Geteuid(), args...)
+}
+
+// startAs starts a service as another user.
+func (s *stack) startAs(user int, args ...string) *service {
+	s.t.Helper()
 	w := &service{t: s.t, cmd: exec.Command(binary, args...), log: &lockedBuffer{}, done: make(chan struct{})}
+	if user != os.Geteuid() {
+		w.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(user)}}
+	}
 	w.cmd.Stdout, w.cmd.Stderr = w.log, w.log
 	w.cmd.Env = append(os.Environ(), "CANARY_SECRET=zzz", "XDG_CONFIG_HOME="+s.dir)
 	require.NoError(s.t, w.cmd.Start())

@@ -81,7 +81,11 @@ func (b *box) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.record, err = p.state.intend(b.spec.Lease); err != nil {
+	var groups []string
+	if p.config.Cgroup != nil {
+		groups = p.config.Cgroup.LeaseDirs(b.spec.Lease)
+	}
+	if b.record, err = p.state.intend(b.spec.Lease, groups); err != nil {
 		return err
 	}
 	var groupDir *os.File
@@ -90,7 +94,6 @@ func (b *box) create(ctx context.Context) error {
 			return err
 		}
 		groupDir = b.group.InitFD()
-		b.record.Groups = b.group.Dirs()
 	}
 	if err := b.fork(groupDir); err != nil {
 		return err
@@ -100,13 +103,13 @@ func (b *box) create(ctx context.Context) error {
 			return err
 		}
 	}
-	var groups []int
+	var files []int
 	if b.group != nil {
 		for _, f := range b.group.JobFiles() {
-			groups = append(groups, int(f.Fd()))
+			files = append(files, int(f.Fd()))
 		}
 	}
-	if err := b.conn.send(setup.Encode(), groups...); err != nil {
+	if err := b.conn.send(setup.Encode(), files...); err != nil {
 		return fmt.Errorf("send set-up: %w", err)
 	}
 	return b.answer(ctx, leaseinit.Ready)

@@ -60,6 +60,10 @@ func (p *Provider) reconcileInstance(instance string) bool {
 		return false
 	}
 	all := true
+	if err := p.state.sweep(instance); err != nil {
+		all = false
+		p.log.Warn().Err(err).Str("instance", instance).Msg("cannot sweep a dead worker's state")
+	}
 	for _, r := range records {
 		ctx, cancel := ownContext(reconcileTimeout)
 		proof, err := p.destroyForeign(ctx, p.handle(r))
@@ -137,7 +141,12 @@ func (p *Provider) foreignGone(r record, evidence ...sandbox.Evidence) (sandbox.
 // endForeign ends lease init, if it still lives, and returns why it is gone.
 func (p *Provider) endForeign(ctx context.Context, r record) (sandbox.Evidence, error) {
 	if r.Pid == 0 {
-		return p.lookForeign(r)
+		for {
+			evidence, err := p.lookForeign(r)
+			if sandbox.KindOf(err) != sandbox.Busy || pause(ctx, foreignPause) != nil {
+				return evidence, err
+			}
+		}
 	}
 	process, evidence, err := openVerified(r)
 	if err != nil || process == nil {

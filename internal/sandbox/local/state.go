@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -80,7 +81,11 @@ func recordOf(lease string, d map[string]string) record {
 const (
 	lockName   = "lock"
 	recordExt  = ".json"
+	newExt     = ".new"
 	leasesName = "leases"
+
+	// lockPatience is how long a worker may take to clean up after another.
+	lockPatience = reconcileTimeout
 )
 
 var errInstanceLives = errors.New("another worker with this instance name uses the state directory")
@@ -97,20 +102,30 @@ func openState(dir, instance, boot string) (*state, error) {
 	s := &state{root: root, dir: filepath.Join(root, instance), base: record{
 		Instance: instance, Boot: boot, Worker: os.Getpid(), WorkerStart: start,
 	}}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+	// Another worker may be cleaning up after this instance's last one, and then
+	// remove the directory.
+	ctx, cancel := ownContext(lockPatience)
+	defer cancel()
+	for {
+		if err := os.MkdirAll(s.dir, 0o700); err != nil {
+			return nil, fmt.Errorf("state directory: %w", err)
+		}
+		s.lock, err = lockInstance(s.dir)
+		if err == nil {
+			return s, nil
+		}
+		again := errors.Is(err, errInstanceLives) || errors.Is(err, fs.ErrNotExist)
+		if !again || pause(ctx, foreignPause) != nil {
+			return nil, fmt.Errorf("state directory %s: %w", s.dir, err)
+		}
 	}
-	s.lock, err = lockInstance(s.dir)
-	if err != nil {
-		return nil, fmt.Errorf("state directory %s: %w", s.dir, err)
-	}
-	return s, nil
 }
 
 // lockInstance takes an instance's lock, or says errInstanceLives. The kernel lets
 // go of it when the worker ends in whatever way. Lease inits do not inherit it.
 func lockInstance(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	name := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -118,16 +133,43 @@ func lockInstance(dir string) (*os.File, error) {
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = errInstanceLives
 	}
+	if err == nil {
+		// Who had it before may have removed it in between: then it locks nothing.
+		err = sameFile(f, name)
+	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-// intend writes a lease down before anything of it exists.
-func (s *state) intend(lease string) (record, error) {
+// sameFile says fs.ErrNotExist when name is no longer f.
+func sameFile(f *os.File, name string) error {
+	ours, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	named, err := os.Stat(name)
+	if err == nil && !os.SameFile(ours, named) {
+		return fs.ErrNotExist
+	}
+	return err
+}
+
+// sweep removes what the writing of a record leaves when it is cut off.
+func (s *state) sweep(instance string) error {
+	files, err := filepath.Glob(filepath.Join(s.root, instance, "*"+recordExt+newExt))
+	for _, file := range files {
+		err = errors.Join(err, os.Remove(file))
+	}
+	return err
+}
+
+// intend writes a lease down before anything of it exists. groups are the control
+// groups that it will have: who finds the record may be in others.
+func (s *state) intend(lease string, groups []string) (record, error) {
 	r := s.base
-	r.Lease = lease
+	r.Lease, r.Groups = lease, groups
 	return r, s.write(r)
 }
 
@@ -138,10 +180,10 @@ func (s *state) write(r record) error {
 		return fmt.Errorf("state file: %w", err)
 	}
 	name := filepath.Join(s.dir, r.Lease+recordExt)
-	if err := os.WriteFile(name+".new", data, 0o600); err != nil {
+	if err := os.WriteFile(name+newExt, data, 0o600); err != nil {
 		return fmt.Errorf("state file: %w", err)
 	}
-	if err := os.Rename(name+".new", name); err != nil {
+	if err := os.Rename(name+newExt, name); err != nil {
 		return fmt.Errorf("state file: %w", err)
 	}
 	return nil

@@ -55,8 +55,17 @@ func (g *Group) NewLease(id string, maximum Limits) (*Lease, error) {
 	return l, nil
 }
 
-// Dirs are the lease's groups, one for each hierarchy: what Adopt needs to find
-// them again after a crash.
+// LeaseDirs are the groups that the lease id has or will have: what Adopt needs to
+// find them after a crash, wherever that was.
+func (g *Group) LeaseDirs(id string) []string {
+	dirs := make([]string, 0, len(g.branches))
+	for _, b := range g.branches {
+		dirs = append(dirs, path.Join(b.dir, id))
+	}
+	return dirs
+}
+
+// Dirs are the lease's groups, one for each hierarchy.
 func (l *Lease) Dirs() []string { return l.nest.dirs() }
 
 // InitFD is the v2 group for lease init, an open directory for
