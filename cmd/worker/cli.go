@@ -69,6 +69,7 @@ type grammar struct {
 
 	Quarantine quarantineCommand `cmd:"" group:"operate" help:"Look at the sandboxes that could not be proven empty."`
 	Dead       deadCommand       `cmd:"" group:"operate" help:"Look at the job messages that could not be run."`
+	Workers    workersCommand    `cmd:"" group:"operate" help:"List the workers, with what they isolate and how busy they are."`
 	Streams    streamsCommand    `cmd:"" group:"operate" help:"Create, print or check the streams."`
 	Doctor     doctorCommand     `cmd:"" group:"operate" help:"Show what this host and the NATS server give, and what to do where it is not enough."`
 	Config     configCommand     `cmd:"" group:"operate" help:"Show the effective configuration."`

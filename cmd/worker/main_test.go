@@ -86,7 +86,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 		require.Equal(t, exitOK, p.code, p.stderr)
 		for _, command := range []string{
 			"dev", "worker", "gateway", "reaper", "run", "submit", "tail", "status", "cancel", "quarantine ls", "quarantine show",
-			"dead ls", "dead show", "streams apply", "streams print", "streams check", "doctor", "config print", "version",
+			"dead ls", "dead show", "workers", "streams apply", "streams print", "streams check", "doctor", "config print", "version",
 		} {
 			require.Regexp(t, `(?m)^  `+command+` `, p.stdout)
 		}
@@ -248,6 +248,15 @@ func TestJobsThroughDev(t *testing.T) {
 		require.Equal(t, wire.ExitInvalid, p.code)
 		require.Contains(t, p.stderr, "limits.wall_ms")
 	})
+	t.Run("workers", func(t *testing.T) {
+		p := sallyport(t, "workers", "--server", url)
+		require.Equal(t, exitOK, p.code, p.stderr)
+		require.Regexp(t, `(?m)^\S+ +\S+ +\S+ +0 of 2 +none +- +\S+ ago +`, p.stdout)
+		p = sallyport(t, "workers", "--server", url, "--json")
+		require.Equal(t, exitOK, p.code, p.stderr)
+		require.Contains(t, p.stdout, `"slots":2,"running":0,`)
+		require.Equal(t, 1, strings.Count(p.stdout, "\n"))
+	})
 	t.Run("run --json", func(t *testing.T) {
 		p := sallyport(t, "run", "--server", url, "--json", "--meta", "k=v", "--", "fake", "print:<out>", "exit:2")
 		require.Equal(t, 2, p.code)
@@ -371,9 +380,15 @@ func TestDoctor(t *testing.T) {
 	url := dev(t)
 	p := sallyport(t, "doctor", "--server", url, "--require", "namespaces")
 	require.Equal(t, exitOK, p.code, p.stdout+p.stderr)
-	for _, text := range []string{"kernel", "control groups", "isolation", "a program ran in a real sandbox", "streams", "as planned"} {
+	for _, text := range []string{
+		"kernel", "control groups", "isolation level", "enforced by a program that ran in one", "system-call filter", "memory limit",
+		"profile default", "streams", "as planned",
+	} {
 		require.Contains(t, p.stdout, text)
 	}
+	p = sallyport(t, "doctor", "--server", url, "--require", "namespaces,gpu")
+	require.Equal(t, exitUsage, p.code)
+	require.Contains(t, p.stderr, "namespaces, memory, cpu, pids, disk, cgroup-proof, uids")
 	p = sallyport(t, "doctor", "--server", url, "--json", "--queues", "other")
 	require.Equal(t, exitRefused, p.code)
 	require.Contains(t, p.stdout, `"name":"streams","ok":false,"needed":true`)

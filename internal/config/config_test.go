@@ -167,7 +167,7 @@ configuration: 22 mistakes
   sallyport.yaml:6: tlsfirst: "perhaps" is neither true nor false
   sallyport.yaml:8: queues[0].name: "a b" is not a name: 1 to 64 of the characters A-Z a-z 0-9 _ -
   sallyport.yaml:8: unknown key queues[0].wieght; did you mean weight?
-  sallyport.yaml:11: require: "memory,gpu" has "gpu", which is not one of namespaces, memory, cpu, pids, disk; did you mean cpu?
+  sallyport.yaml:11: require: "memory,gpu" has "gpu", which is not one of namespaces, memory, cpu, pids, disk, cgroup-proof, uids; did you mean cpu?
   sallyport.yaml:12: reply_allow: "*.>" is not a reply subject: tokens separated by dots, no * and no spaces, like _INBOX.{tenant}.>
   sallyport.yaml:16: unknown key profiles.py.warmth; did you mean warm?
   sallyport.yaml:18: unknown key profiles.py.limits.max.wall_ms; did you mean wall?

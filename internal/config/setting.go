@@ -13,16 +13,18 @@ import (
 
 // The requirements that --require may name.
 const (
-	RequireNamespaces = "namespaces" // process, mount, network, user isolation and the proof; always required
-	RequireMemory     = "memory"     // a cap on the memory of a whole tree
-	RequireCPU        = "cpu"        // a cap on the processor share of a whole tree
-	RequirePids       = "pids"       // a cap on the number of tasks
-	RequireDisk       = "disk"       // a cap on the workspace's bytes
+	RequireNamespaces = "namespaces"   // process, mount, network, user isolation, the filter and the proof; always required
+	RequireMemory     = "memory"       // a cap on the memory of a whole tree
+	RequireCPU        = "cpu"          // caps on the processor share and the processor time of a whole tree
+	RequirePids       = "pids"         // a cap on the number of tasks
+	RequireDisk       = "disk"         // caps on the workspace's bytes and files
+	RequireProof      = "cgroup-proof" // a control group of each job that is seen empty at its end
+	RequireUIDs       = "uids"         // uids of its own for each lease
 )
 
 // Requirements are the words that Require may hold.
 func Requirements() []string {
-	return []string{RequireNamespaces, RequireMemory, RequireCPU, RequirePids, RequireDisk}
+	return []string{RequireNamespaces, RequireMemory, RequireCPU, RequirePids, RequireDisk, RequireProof, RequireUIDs}
 }
 
 // Keys are the keys of all settings that may be a flag.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sallyport/sallyport/internal/config"
 	"github.com/sallyport/sallyport/internal/sandbox"
+	"github.com/sallyport/sallyport/internal/sandbox/local"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -25,10 +26,13 @@ func RunInOrder(ctx context.Context, parts ...Part) error {
 	return runInOrder(ctx, zerolog.Nop(), list...)
 }
 
-// RequireHost is requireHost, for tests.
-func RequireHost(require []string, caps sandbox.Capabilities) error {
-	return requireHost(require, caps)
+// RequireIsolation is requireIsolation, for tests.
+func RequireIsolation(report local.Report, require []string) error {
+	return requireIsolation(report, require)
 }
+
+// PropertiesOf is propertiesOf, for tests.
+func PropertiesOf(word string) []string { return propertiesOf(word) }
 
 // DefaultLimits are the defaults that an executor's profile keeps on a host.
 func DefaultLimits(p config.Profile, caps sandbox.Capabilities) wire.Limits {

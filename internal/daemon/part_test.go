@@ -13,6 +13,7 @@ import (
 	"github.com/sallyport/sallyport/internal/config"
 	"github.com/sallyport/sallyport/internal/daemon"
 	"github.com/sallyport/sallyport/internal/sandbox"
+	"github.com/sallyport/sallyport/internal/sandbox/local"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -84,28 +85,57 @@ func TestStateDirectoryThatCannotBeMade(t *testing.T) {
 	require.ErrorContains(t, err, "--state-dir")
 }
 
-func TestRequireHost(t *testing.T) {
-	weak := sandbox.Capabilities{
-		Enforces:   sandbox.Enforced{Pids: true, Disk: true},
-		Isolation:  sandbox.Isolation{Level: "namespaces", Applied: []string{"pid namespace", "seccomp"}},
-		Unenforced: map[string]string{"memory_bytes": "no writable cgroup: delegate one", "cpu_share": "no cpu controller"},
+// reported is a report in which all properties hold but those.
+func reported(lacks ...local.Property) local.Report {
+	r := local.Report{Level: "namespaces", Kernel: "Linux 1.2", User: "root"}
+	for _, word := range config.Requirements() {
+		for _, name := range daemon.PropertiesOf(word) {
+			p := local.Property{Name: name, Holds: true, By: "magic"}
+			for _, lack := range lacks {
+				if lack.Name == name {
+					p = lack
+				}
+			}
+			r.Properties = append(r.Properties, p)
+		}
 	}
-	strong := weak
-	strong.Enforces.Memory, strong.Enforces.CPUShare = true, true
-	require.NoError(t, daemon.RequireHost(config.Requirements(), strong))
-	require.NoError(t, daemon.RequireHost([]string{config.RequireNamespaces}, weak))
-	err := daemon.RequireHost(config.Requirements(), weak)
+	return r
+}
+
+func TestRequireIsolation(t *testing.T) {
+	all := config.Requirements()
+	require.NoError(t, daemon.RequireIsolation(reported(), all))
+	for _, word := range all {
+		require.NotEmpty(t, daemon.PropertiesOf(word), word)
+	}
+	memory := local.Property{Name: local.PropertyMemory, Why: "/sys/fs/cgroup is mounted read-only", Fix: []string{"mount it read-write"}}
+	weak := reported(memory, local.Property{Name: local.PropertyCPUShare, Why: "no cpu controller"})
+	require.NoError(t, daemon.RequireIsolation(weak, []string{config.RequireNamespaces, config.RequirePids}))
+	err := daemon.RequireIsolation(weak, []string{config.RequireNamespaces, config.RequireMemory, config.RequireCPU, config.RequirePids})
 	require.ErrorIs(t, err, daemon.ErrRefused)
 	for _, text := range []string{
-		"missing: memory limit, cpu limit", "no writable cgroup: delegate one", "no cpu controller",
-		"pid namespace, seccomp", "sallyport doctor", "--require=namespaces",
+		"refusing to start: required isolation is not available on this host\n",
+		"  missing: memory limit, cpu share limit\n", "    memory limit: /sys/fs/cgroup is mounted read-only\n",
+		"      fix: mount it read-write\n", "no cpu controller", "  have:    namespaces: sandbox, ",
+		"--require=namespaces,pids (", "sallyport doctor",
 	} {
 		require.ErrorContains(t, err, text)
 	}
-	none := sandbox.Capabilities{Isolation: sandbox.Isolation{Level: "none"}}
-	err = daemon.RequireHost([]string{config.RequireNamespaces}, none)
+	for _, word := range all[1:] {
+		for _, name := range daemon.PropertiesOf(word) {
+			lacking := reported(local.Property{Name: name, Why: "so"})
+			require.ErrorContains(t, daemon.RequireIsolation(lacking, []string{config.RequireNamespaces, word}), "missing: "+name)
+			require.NoError(t, daemon.RequireIsolation(lacking, []string{config.RequireNamespaces}))
+		}
+	}
+
+	none := local.Report{Level: "none", Properties: []local.Property{{
+		Name: local.PropertySandbox, Why: "start lease init: operation not permitted", Fix: []string{"run it elsewhere"},
+	}}}
+	err = daemon.RequireIsolation(none, []string{config.RequireNamespaces})
 	require.ErrorIs(t, err, daemon.ErrRefused)
-	require.NotContains(t, err.Error(), "--require=namespaces", "there is nothing less to accept")
+	require.ErrorContains(t, err, "start lease init: operation not permitted\n  fix: run it elsewhere\n")
+	require.NotContains(t, err.Error(), "--require=", "there is nothing less to accept")
 }
 
 func TestDefaultsThatTheHostCannotEnforceAreDropped(t *testing.T) {

@@ -1,11 +1,6 @@
 package daemon
 
 import (
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
-
 	"github.com/rs/zerolog"
 
 	"github.com/sallyport/sallyport/internal/config"
@@ -78,7 +73,7 @@ func poolProfile(p config.Profile, provider sandbox.Provider) leasepool.Profile 
 
 // executorProfile is p as the executor offers it. A default that the provider
 // cannot enforce is taken away, so that a request that names no such limit runs;
-// one that names it is refused. requireHost has already refused where that is
+// one that names it is refused. requireIsolation has already refused where that is
 // more than the operator accepts.
 func executorProfile(p config.Profile, caps sandbox.Capabilities, log zerolog.Logger) executor.Profile {
 	out := executor.Profile{Profile: wireProfile(p), Capabilities: caps}
@@ -103,41 +98,4 @@ func executorProfile(p config.Profile, caps sandbox.Capabilities, log zerolog.Lo
 		}
 	}
 	return out
-}
-
-// requireHost is nil when the provider isolates and limits all that the operator
-// requires; else it says what is missing, why, and what to do (ErrRefused).
-func requireHost(require []string, caps sandbox.Capabilities) error {
-	var missing, reasons []string
-	need := func(word, label string, ok bool, fields ...string) {
-		if ok || !slices.Contains(require, word) {
-			return
-		}
-		missing = append(missing, label)
-		for _, field := range fields {
-			if why := caps.Unenforced[field]; why != "" {
-				reasons = append(reasons, fmt.Sprintf("    %s: %s", field, why))
-			}
-		}
-	}
-	e := caps.Enforces
-	need(config.RequireNamespaces, "namespaces", strings.HasPrefix(caps.Isolation.Level, "namespaces"))
-	need(config.RequireMemory, "memory limit", e.Memory, "memory_bytes")
-	need(config.RequireCPU, "cpu limit", e.CPUShare, "cpu_share")
-	need(config.RequirePids, "pids limit", e.Pids, "pids")
-	need(config.RequireDisk, "disk limit", e.Disk, "disk_bytes")
-	if len(missing) == 0 {
-		return nil
-	}
-	lines := []string{
-		"required isolation is not available on this host",
-		"  missing: " + strings.Join(missing, ", "),
-	}
-	lines = append(lines, reasons...)
-	lines = append(lines, "  have:    "+caps.Isolation.Level+": "+strings.Join(caps.Isolation.Applied, ", "))
-	lines = append(lines, "  see:     sallyport doctor")
-	if !slices.Contains(missing, "namespaces") {
-		lines = append(lines, "  or accept less, knowingly: --require=namespaces (jobs can then use all of what is not limited)")
-	}
-	return fmt.Errorf("%w: %w", ErrRefused, errors.New(strings.Join(lines, "\n")))
 }

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/rs/zerolog"
 
 	"github.com/sallyport/sallyport/internal/config"
@@ -30,8 +32,11 @@ const (
 // sandboxes are the providers that the profiles name, and what they stand on.
 type sandboxes struct {
 	providers map[string]sandbox.Provider
-	// report is what was found about control groups; nil without a local provider.
-	report *cgroup.Report
+	// local is the local provider, nil where no profile names it; groups is what was
+	// found about control groups for it, report what its probe found.
+	local  *local.Provider
+	groups cgroup.Report
+	report *local.Report
 	// closers end what stands here, the last one first.
 	closers []func() error
 }
@@ -72,15 +77,14 @@ func (s *sandboxes) open(ctx context.Context, name string, cfg *config.Config, i
 	}
 }
 
-// openLocal makes the local provider, or says why this host cannot isolate as
-// required.
+// openLocal makes the local provider.
 func (s *sandboxes) openLocal(ctx context.Context, cfg *config.Config, inst *Instance, log zerolog.Logger) (sandbox.Provider, error) {
 	token, err := inst.token()
 	if err != nil {
 		return nil, err
 	}
 	group, report := cgroup.Open(cgroup.Config{Instance: token})
-	s.report = &report
+	s.groups = report
 	if group != nil {
 		s.closers = append(s.closers, func() error { return closeGroup(ctx, group) })
 	}
@@ -90,30 +94,51 @@ func (s *sandboxes) openLocal(ctx context.Context, cfg *config.Config, inst *Ins
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w\n  see: sallyport doctor", ErrRefused, err)
 	}
-	if err := requireHost(cfg.Require, provider.Capabilities()); err != nil {
-		return nil, errors.Join(err, provider.Close())
-	}
-	caps := provider.Capabilities()
-	_, missing := isolation(caps)
-	log.Info().Str("isolation", caps.Isolation.Level).Strs("applied", caps.Isolation.Applied).Strs("missing", missing).Msg("isolation of this host")
+	s.local = provider
 	return provider, nil
 }
 
-// probe makes a local sandbox of each profile, and runs a program where the
-// host's own are visible: settings say what should work, only doing it says what
-// does.
-func (s *sandboxes) probe(ctx context.Context, cfg *config.Config) error {
+// probe tries what the local provider claims, refuses where that is less than the
+// configuration requires, and makes a sandbox of each local profile: settings say
+// what should work, only doing it says what does.
+func (s *sandboxes) probe(ctx context.Context, cfg *config.Config, log zerolog.Logger) error {
+	if s.local == nil {
+		return nil
+	}
+	report := s.local.Probe(ctx, s.groups)
+	s.report = &report
+	if err := requireIsolation(report, cfg.Require); err != nil {
+		return err
+	}
+	log.Info().Str("isolation", report.Level).Strs("missing", report.Lacks()).Msg("isolation of this host")
 	for _, name := range cfg.ProfileNames() {
 		p := cfg.Profiles[name]
 		if p.Provider != providerLocal {
 			continue
 		}
-		provider := s.providers[p.Provider]
-		if _, err := tryProfile(ctx, provider, poolProfile(p, provider).Spec); err != nil {
+		if err := tryProfile(ctx, s.local, poolProfile(p, s.local).Spec); err != nil {
 			return fmt.Errorf("%w: profile %s: a sandbox on this host: %w\n  see: sallyport doctor", ErrRefused, name, err)
 		}
 	}
 	return nil
+}
+
+// tryProfile makes a profile's sandbox, with its root view and its greatest
+// limits, and destroys it.
+func tryProfile(ctx context.Context, provider sandbox.Provider, spec sandbox.Spec) (err error) {
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	spec.Lease = "probe-" + strings.ToLower(ulid.Make().String())
+	box, err := provider.Create(ctx, spec)
+	if err != nil {
+		return err
+	}
+	proof, err := box.Destroy(context.WithoutCancel(ctx))
+	if err == nil && !proof.Proven {
+		err = errors.New("it is not proven that the sandbox is gone")
+	}
+	return err
 }
 
 // closeGroup removes the control groups; the last processes may take a moment to

@@ -42,7 +42,7 @@ func RunGateway(ctx context.Context, cfg *config.Config, log zerolog.Logger, bui
 	if err := measureBus(metrics, b); err != nil {
 		return err
 	}
-	return serve(ctx, cfg, log, metrics, func() error { return connected(b) }, []part{gw})
+	return serve(ctx, cfg, log, metrics, observe.Health{Ready: func() error { return connected(b) }}, []part{gw})
 }
 
 // RunReaper destroys what is in quarantine on this host until ctx ends. It takes
@@ -62,9 +62,7 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	if err := CheckStreams(ctx, b, cfg); err != nil {
 		return err
 	}
-	own := *cfg
-	own.Require = []string{config.RequireNamespaces}
-	boxes, err := openSandboxes(ctx, &own, inst, log)
+	boxes, err := openSandboxes(ctx, cfg, inst, log)
 	if err != nil {
 		return err
 	}
@@ -81,7 +79,7 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 		return err
 	}
 	ready := func() error { return errors.Join(connected(b), r.Ready()) }
-	return serve(ctx, cfg, log, metrics, ready, []part{{"reaper", r.Run}})
+	return serve(ctx, cfg, log, metrics, observe.Health{Ready: ready}, []part{{"reaper", r.Run}})
 }
 
 // DevInfo is what a person needs to know of a running dev stack.
@@ -142,7 +140,7 @@ func RunDev(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logger, 
 		<-ctx.Done()
 		return nil
 	}}
-	return serve(ctx, cfg, log, w.metrics, w.ready, w.parts(hurry, gw, announcement))
+	return serve(ctx, cfg, log, w.metrics, w.health(), w.parts(hurry, gw, announcement))
 }
 
 // isolation says in words what jobs get and what they do not: a limit with the

@@ -54,7 +54,7 @@ func RunWorker(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logge
 		}
 		with = append(with, gw)
 	}
-	return serve(ctx, cfg, log, w.metrics, w.ready, w.parts(hurry, with...))
+	return serve(ctx, cfg, log, w.metrics, w.health(), w.parts(hurry, with...))
 }
 
 // worker is the graph of a service that runs jobs.
@@ -64,6 +64,7 @@ type worker struct {
 	pool      *leasepool.Pool
 	consumer  *consumer.Consumer
 	reaper    *reaper.Reaper
+	registry  *registry
 	metrics   *observe.Set
 }
 
@@ -80,7 +81,7 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 			err = errors.Join(err, w.sandboxes.close())
 		}
 	}()
-	if err := w.sandboxes.probe(ctx, cfg); err != nil {
+	if err := w.sandboxes.probe(ctx, cfg, log); err != nil {
 		return nil, err
 	}
 	ref := wire.WorkerRef{ID: inst.Worker, Version: build.Version}
@@ -98,23 +99,34 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	if w.reaper, err = reaper.New(b, w.sandboxes.providers, log, reaper.Config{OnGone: gone}); err != nil {
 		return nil, err
 	}
+	w.registry = newRegistry(w, cfg, inst, build, log)
 	return w, w.measure()
 }
 
 // parts in the order of their end: no new jobs, and those that run drained; then
 // what serves publishers until then; then no sandboxes; then the reaper, which
-// may still end what the pool has just put into quarantine.
+// may still end what the pool has just put into quarantine; then the entry in the
+// registry, which has said until now that jobs are drained.
 func (w *worker) parts(hurry context.Context, with ...part) []part {
 	parts := []part{{"consumer", func(ctx context.Context) error {
 		defer context.AfterFunc(hurry, w.consumer.Kill)()
 		return w.consumer.Run(ctx)
 	}}}
-	return append(append(parts, with...), part{"lease pool", w.pool.Run}, part{"reaper", w.reaper.Run})
+	return append(append(parts, with...), part{"lease pool", w.pool.Run}, part{"reaper", w.reaper.Run}, part{"registry", w.registry.run})
 }
 
 // ready is nil when jobs are taken, else it says why not.
 func (w *worker) ready() error {
 	return errors.Join(w.consumer.Ready(), w.pool.Ready())
+}
+
+// health is what /readyz says.
+func (w *worker) health() observe.Health {
+	h := observe.Health{Ready: w.ready}
+	if w.sandboxes.report != nil {
+		h.Detail = w.sandboxes.report
+	}
+	return h
 }
 
 // whenReady waits until jobs are taken; false when ctx ends before that.
@@ -236,9 +248,9 @@ func newGateway(b *bus.Bus, metrics *observe.Set, log zerolog.Logger, cfg *confi
 
 // serve runs the parts, with the health endpoints around them where they are
 // asked for.
-func serve(ctx context.Context, cfg *config.Config, log zerolog.Logger, metrics *observe.Set, ready func() error, parts []part) error {
+func serve(ctx context.Context, cfg *config.Config, log zerolog.Logger, metrics *observe.Set, health observe.Health, parts []part) error {
 	if cfg.HTTP != "" {
-		server, err := observe.Listen(ctx, cfg.HTTP, metrics, ready)
+		server, err := observe.Listen(ctx, cfg.HTTP, metrics, health)
 		if err != nil {
 			return err
 		}

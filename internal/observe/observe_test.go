@@ -18,6 +18,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+type detail struct {
+	Level string `json:"level"`
+}
+
+func (d detail) String() string { return "level: " + d.Level + "\n" }
+
 func TestServer(t *testing.T) {
 	set, err := observe.NewSet("1.2.3")
 	require.NoError(t, err)
@@ -31,21 +37,25 @@ func TestServer(t *testing.T) {
 	var reason atomic.Pointer[string]
 	say := func(text string) { reason.Store(&text) }
 	say("not connected to NATS")
-	server, err := observe.Listen(t.Context(), "127.0.0.1:0", set, func() error {
+	server, err := observe.Listen(t.Context(), "127.0.0.1:0", set, observe.Health{Detail: detail{Level: "high"}, Ready: func() error {
 		if text := *reason.Load(); text != "" {
 			return errors.New(text)
 		}
 		return nil
-	})
+	}})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
 
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	accept := ""
 	get := func(path string) (int, string) {
 		t.Helper()
-		resp, err := client.Get("http://" + server.Address() + path)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+server.Address()+path, nil)
+		require.NoError(t, err)
+		request.Header.Set("Accept", accept)
+		resp, err := client.Do(request)
 		require.NoError(t, err)
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(t, errors.Join(err, resp.Body.Close()))
@@ -58,9 +68,21 @@ func TestServer(t *testing.T) {
 	code, body = get("/readyz")
 	require.Equal(t, 503, code)
 	require.Equal(t, "not connected to NATS\n", body)
+	code, body = get("/readyz?verbose")
+	require.Equal(t, 503, code)
+	require.Equal(t, "not connected to NATS\nlevel: high\n", body)
+	accept = "application/json"
+	code, body = get("/readyz")
+	require.Equal(t, 503, code)
+	require.JSONEq(t, `{"ready": false, "reason": "not connected to NATS", "detail": {"level": "high"}}`, body)
 	say("")
-	code, _ = get("/readyz")
+	code, body = get("/readyz")
 	require.Equal(t, 200, code)
+	require.JSONEq(t, `{"ready": true, "detail": {"level": "high"}}`, body)
+	accept = ""
+	code, body = get("/readyz")
+	require.Equal(t, 200, code)
+	require.Equal(t, "ok\n", body)
 	slots.Store(7)
 	_, body = get("/metrics")
 	require.Contains(t, body, "sallyport_slots 7\n")
@@ -79,9 +101,9 @@ func TestServer(t *testing.T) {
 func TestAddressTaken(t *testing.T) {
 	set, err := observe.NewSet("x")
 	require.NoError(t, err)
-	first, err := observe.Listen(t.Context(), "127.0.0.1:0", set, func() error { return nil })
+	first, err := observe.Listen(t.Context(), "127.0.0.1:0", set, observe.Health{Ready: func() error { return nil }})
 	require.NoError(t, err)
-	_, err = observe.Listen(t.Context(), first.Address(), set, func() error { return nil })
+	_, err = observe.Listen(t.Context(), first.Address(), set, observe.Health{Ready: func() error { return nil }})
 	require.ErrorContains(t, err, "health and metrics address")
 	require.NoError(t, first.Close())
 	require.NoError(t, first.Close())

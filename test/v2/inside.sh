@@ -29,10 +29,12 @@ try() {
 	name=$1
 	shift
 	began=$(cut -d. -f1 /proc/uptime)
-	"$@" >/tmp/out 2>&1
-	result=$?
+	{
+		"$@" 2>&1
+		echo $? >/tmp/result
+	} | tee /tmp/out | sed -u "s/^/[$name] /"
+	result=$(cat /tmp/result)
 	took=$(($(cut -d. -f1 /proc/uptime) - began))
-	sed "s/^/[$name] /" /tmp/out
 	passed=$(grep -c '^ *--- PASS' /tmp/out)
 	failed=$(grep -c '^ *--- FAIL' /tmp/out)
 	if [ $result = 0 ]; then

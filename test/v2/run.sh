@@ -97,7 +97,7 @@ build_root() {
 	chmod 755 "$root" "$root/v2"
 	chmod 1777 "$root/tmp"
 	for name in bin lib lib64 sbin; do ln -s "usr/$name" "$root/$name"; done
-	take sh bash cat chmod chown cp cut date dd dirname echo env expr false find getfattr grep head id ipcmk ipcrm ipcs kill ln ls \
+	take sh bash cat chmod chown cp cut date dd dirname du echo env expr false find getfattr grep head id ipcmk ipcrm ipcs kill ln ls \
 		mkdir mkfifo mknod mount mv nice nohup od perl printenv printf ps pwd readlink renice rm rmdir sed seq setpriv setsid \
 		sha256sum sleep sort stat stty sync tail taskset tee test timeout touch tr true truncate tty umount uname unshare wc who yes python3
 	for dir in $(perl -e 'print "@INC"'); do
@@ -127,7 +127,7 @@ boot() {
 	timeout "$bound" qemu-system-x86_64 -accel "$accel" -cpu "$cpu" -smp 2 -m 2048 -nodefaults -display none -no-reboot \
 		-serial stdio -kernel "$kernel" -initrd "$work/initramfs" \
 		-append "console=ttyS0 quiet loglevel=3 panic=-1 cgroup_no_v1=all systemd.unified_cgroup_hierarchy=1" </dev/null |
-		tr -d '\r' | tee "$log" | sed -n 's/^v2: //p' || true
+		sed -u 's/\r//g' | tee "$log" | sed -u -n 's/^v2: //p' || true
 	ended=$(date +%s)
 	code=$(sed -n 's/^v2-exit: \([0-9]*\)$/\1/p' "$log" | tail -n 1)
 	echo "test-v2: $((ended - started)) s, all output in $log"

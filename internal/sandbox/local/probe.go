@@ -22,10 +22,10 @@ const probeTimeout = 60 * time.Second
 // that is claimed with a program that goes beyond it: no setting of the host is
 // taken for an answer. groups is what was found when Config.Cgroup was opened: the
 // reasons where a limit is not there.
-func (p *Provider) Probe(ctx context.Context, groups cgroup.Report) Report {
+func (p *Provider) Probe(ctx context.Context, groups cgroup.Report) (r Report) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	r := Report{Level: "none", Kernel: kernel(), User: "an ordinary user"}
+	r = Report{Level: "none", Kernel: kernel(), User: "an ordinary user"}
 	if p.host.root {
 		r.User = "root"
 	}

@@ -33,7 +33,7 @@ func TestProbe(t *testing.T) {
 			require.ErrorContains(t, err, "have:    namespaces: sandbox, process-tree proof, ")
 		}
 		require.Equal(t, lacks, report.Lacks(), report.String())
-		require.NoError(t, report.Err(local.PropertySandbox, local.PropertyPids, local.PropertyDisk, local.PropertyFilter))
+		require.NoError(t, report.Err(local.PropertySandbox, local.PropertyPids, local.PropertyDisk, local.PropertyFilter, local.PropertyDestruction))
 		handles, err := p.Inventory(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, handles)
