@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"hash"
 	"math/rand/v2"
 	"strings"
@@ -571,6 +572,10 @@ func TestReadOutputPages(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, events, 3)
 	require.False(t, more)
+	events, more, err = b.ReadOutput(deadline(t), "acme", "j", math.MaxUint64, 8)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Empty(t, events, "nothing is behind the greatest cursor")
 	_, _, err = b.ReadOutput(deadline(t), "acme", "*", 0, 8)
 	require.Error(t, err)
 }

@@ -242,8 +242,10 @@ func (c *PlanConfig) workers(n StreamNames) jetstream.StreamConfig {
 func (c *PlanConfig) consumers(s wire.Subjects) []jetstream.ConsumerConfig {
 	list := make([]jetstream.ConsumerConfig, 0, len(c.Queues))
 	for _, q := range c.Queues {
-		// Delayed naks count in it too, hence twice what can run.
-		pending := max(minMaxAckPending, 2*c.FleetSlots, 2*c.Workers*q.Concurrency)
+		// Delayed naks count in it too: messages that only newer workers understand,
+		// or that wait for room elsewhere. However many there are, they must not
+		// keep the others from being delivered; workers bound themselves what runs.
+		pending := max(minMaxAckPending, 2*c.FleetSlots, 2*c.Workers*q.Concurrency, int(c.JobsMessages))
 		list = append(list, jetstream.ConsumerConfig{
 			Name: ConsumerName(q.Name), Durable: ConsumerName(q.Name), Description: "Sallyport: workers of queue " + q.Name,
 			DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy, ReplayPolicy: jetstream.ReplayInstantPolicy,

@@ -79,12 +79,12 @@ func TestPlanHoldsTheDesign(t *testing.T) {
 	require.Equal(t, time.Minute, c.AckWait)
 	require.Equal(t, -1, c.MaxDeliver)
 	require.Empty(t, c.BackOff)
-	require.Equal(t, 1000, c.MaxAckPending)
+	require.Equal(t, 1<<20, c.MaxAckPending, "the whole queue")
 	require.Equal(t, 1200, c.MaxWaiting)
 	require.Equal(t, 256, c.MaxRequestBatch)
 	require.Equal(t, 30*time.Second, c.MaxRequestExpires)
 	require.Zero(t, c.InactiveThreshold)
-	require.Equal(t, 60_000, consumers[1].MaxAckPending, "300 workers with 100 each, twice")
+	require.Equal(t, 1<<20, consumers[1].MaxAckPending)
 
 	doc, err := plan.Document()
 	require.NoError(t, err)
@@ -230,7 +230,7 @@ func TestCheckFindsEverything(t *testing.T) {
 		"consumer w-default: ack_wait is 5s, wanted 1m0s",
 		"consumer w-default: backoff is 5s, wanted none",
 		"consumer w-default: max_deliver is 3, wanted unlimited",
-		"consumer w-default: max_ack_pending is 2, wanted 128",
+		"consumer w-default: max_ack_pending is 2, wanted 1048576",
 		"consumer w-default: max_waiting is 8, wanted 512: the server cannot change this",
 		"consumer w-default: inactive_threshold is 1m0s, wanted unlimited",
 		"consumer w-default: max_expires is 1s, wanted 30s",

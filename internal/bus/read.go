@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -29,6 +30,9 @@ func (b *Bus) ReadOutput(ctx context.Context, tenant, id string, from uint64, li
 	subject := b.subjects.Out(tenant, id)
 	if subject == "" {
 		return nil, false, fmt.Errorf("output of %q.%q: not a valid token", tenant, id)
+	}
+	if from == math.MaxUint64 {
+		return nil, false, nil // nothing can be behind it, and the next one would be the first
 	}
 	query, err := json.Marshal(struct {
 		Seq      uint64 `json:"seq"`

@@ -117,6 +117,24 @@ func TestRequestsOfANewerVersion(t *testing.T) {
 	require.NoError(t, wk.stop())
 }
 
+// TestWhatIsLeftBlocksNobody: a message that is given back for long counts as
+// pending at the server all that time.
+func TestWhatIsLeftBlocksNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const many = 600 // above twice the fleet's slots
+	for i := range many {
+		_, err := w.bus.JS().PublishAsync(w.bus.Subjects().Job(job(fmt.Sprint("new", i))), []byte(`{"v":99,"argv":["true"]}`))
+		require.NoError(t, err)
+	}
+	<-w.bus.JS().PublishAsyncComplete()
+	wk := w.work("w1", sleeper(0), nil)
+	eventually(t, soon, func() bool { return wk.Stats().Naks >= many }, "not left")
+	r := w.read()
+	w.put(job("good"), trueBody, replyTo(r))
+	require.Equal(t, wire.Exited, w.result(r).Outcome)
+}
+
 func TestRequestsOfANewerVersionEndWithTheirAge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
