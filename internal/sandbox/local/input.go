@@ -23,15 +23,16 @@ type input struct {
 	file *os.File
 }
 
-// newInput makes the standard input for source and returns the job's end, too:
-// null when there is none. What fits into a pipe is written at once.
-func newInput(source io.Reader, null *os.File) (*input, *os.File, error) {
+// newInput makes the standard input for source and returns the job's end, too. What
+// fits into the pipe is written at once.
+func newInput(source io.Reader) (*input, *os.File, error) {
 	size := -1
 	if s, ok := source.(interface{ Len() int }); ok {
 		size = s.Len()
 	}
 	if source == nil || size == 0 {
-		return &input{}, null, nil
+		file, err := emptyInput()
+		return &input{}, file, err
 	}
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -47,13 +48,34 @@ func newInput(source io.Reader, null *os.File) (*input, *os.File, error) {
 		return nil, nil, errors.Join(err, theirs.Close())
 	}
 	in := &input{source: source, file: ours}
-	if size > 0 && size <= pipeBytes {
+	if size > 0 && size <= pipeBytes && size <= room(fds[1]) {
 		if err := in.copy(); err != nil {
 			return nil, nil, errors.Join(err, theirs.Close())
 		}
 		in.file = nil
 	}
 	return in, theirs, nil
+}
+
+// emptyInput is an input that ends at once. Each run opens its own: flags, owner and
+// locks belong to the open file, and would outlive the run in a shared one.
+func emptyInput() (*os.File, error) {
+	fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open an empty input: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "empty input"), nil
+}
+
+// room is what the empty pipe fd takes. The kernel makes pipes of a page or two for
+// a user who has many (pipe(7), /proc/sys/fs/pipe-user-pages-soft), and as an
+// ordinary user the worker shares that number with its jobs.
+func room(fd int) int {
+	size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		return 0
+	}
+	return size
 }
 
 // pending says whether there is something to copy.

@@ -47,6 +47,8 @@ type output struct {
 
 	// total counts the bytes that were read.
 	total atomic.Int64
+	// ended says that copy has returned.
+	ended atomic.Bool
 	// stuck may be read when copy has returned.
 	stuck bool
 
@@ -74,6 +76,7 @@ func newOutput(stream sandbox.Stream, pool *chunkPool) (*output, *os.File, error
 // then stop is called. The first piece goes at once, what follows within joinTime
 // is joined.
 func (o *output) copy(sink sandbox.Sink, stop func()) {
+	defer o.ended.Store(true)
 	buf := o.pool.take()
 	defer o.pool.Put(buf)
 	n, flooded := 0, false

@@ -151,13 +151,7 @@ func (r *run) prepare(ctx context.Context, process sandbox.Process, job *leasein
 	if err != nil {
 		return err
 	}
-	err = r.sendJob(job, theirs)
-	for _, f := range theirs {
-		if f != b.provider.null {
-			err = errors.Join(err, f.Close())
-		}
-	}
-	if err != nil {
+	if err := errors.Join(r.sendJob(job, theirs), closeFiles(theirs)); err != nil {
 		return err
 	}
 	return r.awaitGate(ctx)
@@ -165,8 +159,8 @@ func (r *run) prepare(ctx context.Context, process sandbox.Process, job *leasein
 
 // openStreams makes the pipes and returns the job's ends, in the order 0, 1, 2.
 func (r *run) openStreams(process sandbox.Process) ([]*os.File, error) {
-	null, pool := r.box.provider.null, &r.box.provider.buffers
-	input, stdin, err := newInput(process.Stdin, null)
+	pool := &r.box.provider.buffers
+	input, stdin, err := newInput(process.Stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -175,17 +169,46 @@ func (r *run) openStreams(process sandbox.Process) ([]*os.File, error) {
 	for i, stream := range []sandbox.Stream{sandbox.Stdout, sandbox.Stderr} {
 		out, file, err := newOutput(stream, pool)
 		if err != nil {
-			for _, f := range theirs {
-				if f != null {
-					err = errors.Join(err, f.Close())
-				}
-			}
-			return nil, err
+			return nil, errors.Join(err, closeFiles(theirs))
 		}
 		r.outputs[i] = out
 		theirs = append(theirs, file)
 	}
+	if err := r.box.giveStreams(theirs); err != nil {
+		return nil, errors.Join(err, closeFiles(theirs))
+	}
 	return theirs, nil
+}
+
+// giveStreams makes the job's user the owner of its pipes, so that it may open them
+// again by name: /dev/stderr is what scripts write to. An ordinary user's pipes are the
+// job's anyway.
+func (b *box) giveStreams(streams []*os.File) error {
+	if !b.provider.host.root {
+		return nil
+	}
+	owner := int(b.provider.host.rangeBase + b.slot*rangeSize + jobUID)
+	for _, f := range streams {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return fmt.Errorf("look at a stream: %w", err)
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFIFO {
+			continue // the host's /dev/null
+		}
+		if err := unix.Fchown(int(f.Fd()), owner, owner); err != nil {
+			return fmt.Errorf("give a stream to the job's user: %w", err)
+		}
+	}
+	return nil
+}
+
+func closeFiles(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
 }
 
 func (r *run) sendJob(job *leaseinit.Job, theirs []*os.File) error {

@@ -314,6 +314,9 @@ func (r *run) finishStreams() error {
 	for _, out := range r.outputs {
 		out.writersGone()
 	}
+	if !r.outputs[0].ended.Load() || !r.outputs[1].ended.Load() {
+		inErr = errors.Join(inErr, collectSockets())
+	}
 	r.readers.Wait()
 	for _, out := range r.outputs {
 		if out.stuck {
@@ -321,6 +324,18 @@ func (r *run) finishStreams() error {
 		}
 	}
 	return inErr
+}
+
+// collectSockets has the kernel look for sockets that are held only by messages in
+// each other's queues (unix(7), SCM_RIGHTS). A job can leave its output's writing end
+// in such a ring, where it outlives every process; the kernel breaks rings when
+// somebody closes a Unix socket.
+func collectSockets() error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("have the kernel collect sockets: %w", err)
+	}
+	return errors.Join(unix.Close(fds[0]), unix.Close(fds[1]))
 }
 
 // noteOutput: what has written something was started.

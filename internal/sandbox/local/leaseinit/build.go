@@ -51,7 +51,8 @@ func (l *lease) apply(op Op, path string) {
 	case OpDevice:
 		l.must(StageDevice, writeFile(path, "", unix.O_CREAT|unix.O_EXCL), op.Path)
 		l.must(StageDevice, unix.Mount(op.Arg, path, "", unix.MS_BIND, ""), op.Arg)
-		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
+		// Read-only is the node, with its times, not the device.
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
 		l.must(StageDevice, unix.MountSetattr(unix.AT_FDCWD, path, 0, &attr), op.Arg)
 	default:
 		l.die(StageProtocol, unix.EBADMSG, op.Path)
@@ -97,6 +98,7 @@ func copyFile(path, source string) error {
 // lock gives up what only building needs, for itself and all that it forks.
 func (l *lease) lock() {
 	l.must(StageUserNamespaces, writeFile("/proc/sys/user/max_user_namespaces", "0", 0), "")
+	l.limitWatches()
 	l.must(StageHostname, unix.Sethostname([]byte(l.setup.Hostname)), "")
 	// The worker's session keyring stays outside. A kernel without keyrings has
 	// none to leave.
@@ -113,6 +115,19 @@ func (l *lease) lock() {
 	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
 	l.keepJobFilter()
 	l.filter()
+}
+
+// limitWatches keeps inotify instances and watches for the host and other leases: the
+// kernel counts them as those of the worker's user, too, who has 128 instances unless
+// told otherwise (inotify(7)).
+func (l *lease) limitWatches() {
+	for _, limit := range []struct{ file, value string }{
+		{"/proc/sys/user/max_inotify_instances", "16"}, {"/proc/sys/user/max_inotify_watches", "8192"},
+	} {
+		if err := writeFile(limit.file, limit.value, 0); err != unix.ENOENT { // a kernel without inotify
+			l.must(StageUserNamespaces, err, limit.file)
+		}
+	}
 }
 
 // keepJobFilter puts the filter of jobs where stubs find it.

@@ -217,7 +217,8 @@ func fail(j *job, stage Stage, e syscall.Errno, candidate uintptr) {
 }
 
 // await waits for SIGCHLD or a signal from outside. What processes of the job
-// send has their pid; what comes from an outer namespace has none.
+// send has their pid, or, where they made the sender up, another code than kill's
+// (rt_sigqueueinfo(2)); what comes from an outer namespace has no pid.
 //
 //go:noinline
 //go:nosplit
@@ -228,8 +229,9 @@ func await(j *job) unix.Signal {
 		if e != 0 {
 			continue
 		}
+		code := *(*int32)(unsafe.Add(unsafe.Pointer(&j.info), 8))
 		sender := *(*int32)(unsafe.Add(unsafe.Pointer(&j.info), 16))
-		if sig := unix.Signal(r); sig == unix.SIGCHLD || sender == 0 {
+		if sig := unix.Signal(r); sig == unix.SIGCHLD || code == 0 && sender == 0 {
 			return sig
 		}
 	}
@@ -248,13 +250,18 @@ func reap(j *job) uintptr {
 	return pid
 }
 
-// drain waits for all children that have ended and says whether one lives.
+// mostZombies bounds what drain waits for. It is more than the pid namespace of a job
+// holds at once.
+const mostZombies = 1 << 16
+
+// drain waits for all children that have ended and says whether one lives. Those
+// that go on making orphans could keep it busy for ever: then one lives.
 //
 //go:noinline
 //go:nosplit
 //go:norace
 func drain(j *job) bool {
-	for {
+	for range mostZombies {
 		pid, _, e := syscall.RawSyscall6(unix.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(&j.status)), unix.WNOHANG, 0, 0, 0)
 		if e == syscall.EINTR {
 			continue
@@ -266,6 +273,7 @@ func drain(j *job) bool {
 			return true
 		}
 	}
+	return true
 }
 
 // report says how the leader ended.

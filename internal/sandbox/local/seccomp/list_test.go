@@ -42,6 +42,12 @@ var refused = map[string]string{
 	"set_thread_area":   "for 32-bit code",
 	"epoll_ctl_old":     "no kernel has it",
 	"epoll_wait_old":    "no kernel has it",
+	"io_setup":          "one job could reserve all asynchronous requests of the host",
+	"io_destroy":        "of no use without io_setup",
+	"io_submit":         "as io_destroy",
+	"io_cancel":         "as io_destroy",
+	"io_getevents":      "as io_destroy",
+	"io_pgetevents":     "as io_destroy",
 	"uretprobe":         "called by the kernel's own probes, which nobody sets inside",
 }
 
