@@ -1,0 +1,83 @@
+/* EXPECT: exit 0: each call that the filter closes is closed, and leaves the host as it was */
+#include "h.h"
+#define CLOSED(nr,...) probe(#nr,syscall(nr,##__VA_ARGS__))
+int main(void) {
+	char z[4096]={0};
+	CLOSED(SYS_userfaultfd,1);
+	CLOSED(SYS_userfaultfd,O_CLOEXEC);
+	CLOSED(SYS_io_uring_setup,8,z);
+	CLOSED(SYS_io_uring_enter,0,0,0,0,0,0);
+	CLOSED(SYS_io_uring_register,0,0,0,0);
+	CLOSED(SYS_bpf,0,z,64);
+	CLOSED(SYS_perf_event_open,z,0,-1,-1,0);
+	CLOSED(SYS_add_key,"user","k","v",1,-3);
+	CLOSED(SYS_request_key,"user","k",0,-3);
+	CLOSED(SYS_keyctl,0,-3,1);
+	CLOSED(SYS_kcmp,getpid(),1,0,0,0);
+	CLOSED(SYS_process_vm_readv,getpid(),z,0,z,0,0);
+	CLOSED(SYS_process_vm_writev,getpid(),z,0,z,0,0);
+	CLOSED(438,0,0,0);
+	CLOSED(440,0,z,0,0,0);
+	CLOSED(448,0,0);
+	CLOSED(SYS_name_to_handle_at,AT_FDCWD,"/",z,z+2048,0);
+	CLOSED(SYS_open_by_handle_at,AT_FDCWD,z,0);
+	CLOSED(SYS_init_module,z,0,"");
+	CLOSED(SYS_finit_module,0,"",0);
+	CLOSED(SYS_delete_module,"x",0);
+	CLOSED(SYS_kexec_load,0,0,0,0);
+	CLOSED(SYS_kexec_file_load,0,0,0,0,0);
+	CLOSED(SYS_swapon,"/tmp/x",0);
+	CLOSED(SYS_swapoff,"/tmp/x");
+	CLOSED(SYS_reboot,0xfee1dead,672274793,0,0);
+	CLOSED(SYS_acct,0);
+	CLOSED(SYS_settimeofday,z,0);
+	CLOSED(SYS_clock_settime,0,z);
+	CLOSED(SYS_sethostname,"x",1);
+	CLOSED(SYS_setdomainname,"x",1);
+	CLOSED(SYS_quotactl,0,0,0,0);
+	CLOSED(SYS_syslog,3,z,4096);
+	CLOSED(SYS_vhangup);
+	CLOSED(SYS_ustat,0,z);
+	CLOSED(SYS_ptrace,0,0,0,0);
+	CLOSED(SYS_personality,0x0400000);
+	CLOSED(SYS_personality,8);
+	CLOSED(SYS_fanotify_init,0,0);
+	CLOSED(SYS_fanotify_mark,0,0,0,0,0);
+	CLOSED(SYS_lookup_dcookie,0,z,0);
+	CLOSED(SYS_mbind,0,0,0,0,0,0);
+	CLOSED(SYS_move_pages,0,0,0,0,0,0);
+	CLOSED(SYS_migrate_pages,0,0,0,0);
+	CLOSED(SYS_chroot,"/tmp");
+	CLOSED(SYS_pivot_root,"/tmp","/tmp");
+	CLOSED(SYS_mount,"x","/tmp","tmpfs",0,0);
+	CLOSED(SYS_umount2,"/tmp",MNT_DETACH);
+	CLOSED(428,AT_FDCWD,"/",1);
+	CLOSED(429,0,"",AT_FDCWD,"/tmp",4);
+	CLOSED(430,"tmpfs",0);
+	CLOSED(431,0,0,0,0,0);
+	CLOSED(432,0,0,0);
+	CLOSED(433,AT_FDCWD,"/",0);
+	CLOSED(442,AT_FDCWD,"/",0,z,32);
+	CLOSED(467,AT_FDCWD,"/",0,z,32);
+	CLOSED(447,0);
+	CLOSED(457,z,z,1,0);
+	CLOSED(458,z,z,1,0);
+	CLOSED(459,0,z,z,0);
+	CLOSED(460,0,z,0,0);
+	for (int f=0;f<32;f++) if ((1u<<f)&(CLONE_NEWNS|CLONE_NEWUSER|CLONE_NEWPID|CLONE_NEWNET|CLONE_NEWIPC|CLONE_NEWUTS|CLONE_NEWCGROUP|0x80)) CLOSED(SYS_unshare,1u<<f);
+	unsigned long a[11]={0,0,0,0,SIGCHLD};
+	long r=syscall(435,a,88);
+	if (r==0) _exit(0);
+	probe("clone3",r);
+	for (int n=500;n<600;n++) CLOSED(n,0,0,0,0,0,0);
+#ifdef __x86_64__
+CLOSED(SYS_iopl,3);
+CLOSED(SYS_ioperm,0x80,1,1);
+CLOSED(SYS_modify_ldt,1,z,16);
+CLOSED(SYS__sysctl,z);
+CLOSED(SYS_uselib,"/x");
+CLOSED(SYS_nfsservctl,0,0,0);
+CLOSED(SYS_sysfs,3);
+#endif
+return bad;
+}
