@@ -35,6 +35,10 @@ type attempt struct {
 	end      sandbox.End
 	lost     error // the provider's word that the run cannot be followed any more
 	verdict  leasepool.Verdict
+
+	inputs  *inputs
+	files   []wire.CollectedFile
+	omitted int
 }
 
 // decision is why a run is ended before its program ends.
@@ -65,16 +69,19 @@ func (at *attempt) run(ctx context.Context) run.Outcome {
 	at.follow(ctx, process)
 	at.rec.close()
 	at.judge()
+	at.collect(ctx, process)
 	return run.Outcome{Result: at.result()}
 }
 
 // prepare sets the process up behind the closed gate while the claim is written.
 func (at *attempt) prepare(ctx context.Context) (process sandbox.Run, claimErr, err error) {
-	ctx, cancel := context.WithTimeout(ctx, at.x.cfg.SetupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, at.x.cfg.SetupTimeout+at.filesTime())
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() { claimErr = at.gate.Claim(ctx, at.lease.ID()) })
+	at.inputs = newInputs(ctx, at)
 	process, err = at.lease.Sandbox().Prepare(ctx, at.process(), at.rec)
+	at.inputs.close()
 	wg.Wait()
 	return process, claimErr, err
 }
@@ -91,11 +98,14 @@ func (at *attempt) notPrepared(claimErr, err error) run.Outcome {
 	if claimErr != nil {
 		return run.Outcome{Abandoned: true, Err: claimErr}
 	}
-	if !refused {
+	if !refused || at.inputs.unavailable {
 		return run.Outcome{Abandoned: true, Err: err}
 	}
 	r := at.x.base(at.Attempt)
 	r.Outcome, r.Reason, r.StartState = wire.NotStarted, wire.ReasonStart, wire.StartNo
+	if _, ok := errors.AsType[*sandbox.FileError](err); ok {
+		r.Reason = wire.ReasonFiles
+	}
 	r.Message = wire.Message("%v", err)
 	return run.Outcome{Result: r}
 }
@@ -283,6 +293,7 @@ func (at *attempt) process() sandbox.Process {
 		Env:    environment(at.Request.Env),
 		Cwd:    at.Request.Cwd,
 		Stdin:  stdin(at.Request),
+		Files:  at.inputs.files,
 		Limits: providerLimits(at.limits),
 	}
 }

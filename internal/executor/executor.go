@@ -29,6 +29,13 @@ type Config struct {
 	// ShutdownGrace caps the grace period of runs that a shutdown ends, so that
 	// the worker's own end fits its supervisor's patience. Default 5 s.
 	ShutdownGrace time.Duration
+	// FilesTimeout bounds the reading of files out of a sandbox, and what objects
+	// add to SetupTimeout. Default 1 min.
+	FilesTimeout time.Duration
+	// Objects holds files that are too big for a message. Nil means that there is
+	// none: a request that names an object is refused, and so are files that do not
+	// fit the result.
+	Objects run.Objects
 	// InlineBytes is the most output of each stream that stands in a result;
 	// default and maximum wire.MaxInlineBytes.
 	InlineBytes int64
@@ -73,6 +80,7 @@ func New(pool *leasepool.Pool, log zerolog.Logger, cfg Config) (*Executor, error
 	orDefault(&cfg.SetupTimeout, 10*time.Second)
 	orDefault(&cfg.ProofTimeout, 4*time.Second)
 	orDefault(&cfg.ShutdownGrace, 5*time.Second)
+	orDefault(&cfg.FilesTimeout, time.Minute)
 	orDefault(&cfg.InlineBytes, wire.MaxInlineBytes)
 	cfg.InlineBytes = min(cfg.InlineBytes, wire.MaxInlineBytes)
 	return &Executor{pool: pool, log: log, cfg: cfg}, nil
@@ -105,7 +113,11 @@ func (x *Executor) Check(r *wire.Request) *wire.Invalid {
 
 // plan is what a request asks for: its profile and its effective limits.
 func (x *Executor) plan(r *wire.Request) (Profile, wire.Limits, *wire.Invalid) {
-	return wire.Admit(r, x.cfg.Profiles, func(p Profile) wire.Profile { return p.Profile }, DefaultProfile)
+	p, limits, bad := wire.Admit(r, x.cfg.Profiles, func(p Profile) wire.Profile { return p.Profile }, DefaultProfile)
+	if bad == nil {
+		bad = x.noFiles(r, p)
+	}
+	return p, limits, bad
 }
 
 // Handle runs one attempt to its end. ctx ends with one of package run's causes;

@@ -56,6 +56,12 @@ func (b *bench) quarantined() int {
 // inBubble runs a story with a fresh bench.
 func inBubble(t *testing.T, cfg fake.Config, story func(t *testing.T, b *bench)) {
 	t.Helper()
+	inBubbleWith(t, cfg, nil, story)
+}
+
+// inBubbleWith is inBubble with an object store.
+func inBubbleWith(t *testing.T, cfg fake.Config, objects run.Objects, story func(t *testing.T, b *bench)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t, hold: make(chan struct{}), provider: fake.New(fake.NewWorld(), cfg)}
 		close(b.hold)
@@ -78,6 +84,7 @@ func inBubble(t *testing.T, cfg fake.Config, story func(t *testing.T, b *bench))
 		b.x, err = executor.New(b.pool, zerolog.Nop(), executor.Config{
 			Profiles: map[string]executor.Profile{"default": profile("default", wire.ReuseTenant), "single": profile("single", wire.ReuseNever)},
 			Worker:   wire.WorkerRef{ID: "w", Version: "test"},
+			Objects:  objects,
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -401,13 +408,12 @@ func TestWhatIsRefusedBeforeTheStart(t *testing.T) {
 		require.Contains(t, r.Message, "no control group here")
 
 		for field, change := range map[string]func(*wire.Request){
-			"limits.wall_ms": func(r *wire.Request) { r.Limits.WallMS = new(int64(3_600_000)) },
-			"profile":        func(r *wire.Request) { r.Profile = "nosuch" },
-			"files":          func(r *wire.Request) { r.Files = []wire.File{{Path: "a"}} },
-			"collect":        func(r *wire.Request) { r.Collect = []string{"*"} },
-			"priority":       func(r *wire.Request) { r.Priority = new(1) },
-			"not_before":     func(r *wire.Request) { r.NotBefore = new(time.Now()) },
-			"lease.reuse":    func(r *wire.Request) { r.Profile, r.Lease.Reuse = "single", wire.ReuseTenant },
+			"limits.wall_ms":  func(r *wire.Request) { r.Limits.WallMS = new(int64(3_600_000)) },
+			"profile":         func(r *wire.Request) { r.Profile = "nosuch" },
+			"files[1].object": func(r *wire.Request) { r.Files = []wire.File{{Path: "a", Text: new("")}, {Path: "b", Object: "o"}} },
+			"priority":        func(r *wire.Request) { r.Priority = new(1) },
+			"not_before":      func(r *wire.Request) { r.NotBefore = new(time.Now()) },
+			"lease.reuse":     func(r *wire.Request) { r.Profile, r.Lease.Reuse = "single", wire.ReuseTenant },
 		} {
 			a := script("print:x")
 			change(&a.request)

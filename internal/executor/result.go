@@ -35,6 +35,7 @@ func (at *attempt) result() wire.Result {
 	}
 	at.containment(&r)
 	r.Output, r.Stdout, r.Stderr = at.rec.summary()
+	r.Files, r.FilesOmitted = at.files, at.omitted
 	at.setUsage(&r)
 	at.setTiming(&r)
 	return r

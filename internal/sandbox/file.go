@@ -17,26 +17,37 @@ type File struct {
 	// Mode is its permissions; 0 means 0644.
 	Mode fs.FileMode
 	// Content is read to its end, once, before Prepare returns. An error that it
-	// returns stands in Prepare's, which is then Refused.
+	// returns stands in Prepare's, which is then Refused and has a *FileError.
 	Content io.Reader
 }
 
-// CheckFiles says what is wrong with files that no workspace could take: a path that
+// FileError is why a file could not be placed.
+type FileError struct {
+	Path string
+	Err  error
+}
+
+func (e *FileError) Error() string { return fmt.Sprintf("file %q: %v", e.Path, e.Err) }
+
+func (e *FileError) Unwrap() error { return e.Err }
+
+// CheckFiles says, as a *FileError, what is wrong with files that no workspace could take: a path that
 // leads out or stands twice, a mode that is more than permissions, no content.
 func CheckFiles(files []File) error {
 	taken := make(map[string]bool, len(files)) // a directory is false
 	for i := range files {
 		f := &files[i]
+		fault := func(format string, args ...any) error { return &FileError{f.Path, fmt.Errorf(format, args...)} }
+		_, there := taken[f.Path]
 		switch {
 		case !fs.ValidPath(f.Path) || f.Path == "." || strings.Contains(f.Path, "\x00"):
-			return fmt.Errorf("file %q: must be a path below the workspace, without . and ..", f.Path)
+			return fault("must be a path below the workspace, without . and ..")
 		case f.Mode&^fs.ModePerm != 0:
-			return fmt.Errorf("file %q: mode %v is more than permissions", f.Path, f.Mode)
+			return fault("mode %v is more than permissions", f.Mode)
 		case f.Content == nil:
-			return fmt.Errorf("file %q: has no content", f.Path)
-		}
-		if _, there := taken[f.Path]; there {
-			return fmt.Errorf("file %q: another file has this path, or is below it", f.Path)
+			return fault("has no content")
+		case there:
+			return fault("another file has this path, or is below it")
 		}
 		taken[f.Path] = true
 		for j := range f.Path {
@@ -44,7 +55,7 @@ func CheckFiles(files []File) error {
 				continue
 			}
 			if taken[f.Path[:j]] {
-				return fmt.Errorf("file %q: another file is on its way", f.Path)
+				return fault("another file is on its way")
 			}
 			taken[f.Path[:j]] = false
 		}

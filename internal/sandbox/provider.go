@@ -57,7 +57,7 @@ type Sandbox interface {
 	// process: surely nothing happened) and all others (the sandbox is no longer
 	// usable) differ in what the caller may do with the sandbox. Files that cannot
 	// be placed (the workspace's bounds, a path that is taken, an error of their
-	// source) are Refused, too: nothing of them is left.
+	// source) are Refused, too, with a *FileError: nothing of them is left.
 	Prepare(ctx context.Context, process Process, sink Sink) (Run, error)
 	// Reset returns the sandbox to the state after Create. It is called only
 	// after a proven end of the run. An error means that it may not be used

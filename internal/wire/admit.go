@@ -44,8 +44,6 @@ func unsupported(r *Request) *Invalid {
 		set   bool
 		field string
 	}{
-		{len(r.Files) > 0, "files"},
-		{len(r.Collect) > 0, "collect"},
 		{r.NotBefore != nil, "not_before"},
 		{r.Priority != nil, "priority"},
 	} {

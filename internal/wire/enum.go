@@ -75,7 +75,7 @@ func (o Outcome) Reasons() []Reason {
 	case NotStarted:
 		return []Reason{
 			ReasonNotFound, ReasonNotExecutable, ReasonBadFormat, ReasonBadInterpreter, ReasonBadCwd,
-			ReasonArgumentsTooBig, ReasonUnenforceable, ReasonNoSandbox, ReasonStart,
+			ReasonArgumentsTooBig, ReasonUnenforceable, ReasonNoSandbox, ReasonStart, ReasonFiles,
 		}
 	case Lost:
 		return []Reason{ReasonWorkerGone, ReasonSandboxGone, ReasonShutdown, ReasonAmbiguous, ReasonInternal}

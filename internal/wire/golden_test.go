@@ -109,6 +109,7 @@ func results() map[string]*wire.Result {
 	limit.Output.Truncated = true
 	limit.Containment.Verdict, limit.Containment.Scope = wire.Unproven, wire.ScopeProvider
 	limit.Lease.Disposition = wire.Quarantined
+	limit.FilesOmitted = 2
 	limit.Files = []wire.CollectedFile{
 		{Path: "out/a.json", Size: 2, Base64: "e30="},
 		{Path: "out/b", Size: 1 << 30, Object: "out/job-1/b"},

@@ -28,13 +28,17 @@ type Request struct {
 	Meta        map[string]string `json:"meta,omitempty"`
 }
 
-// File is an input that is placed in the workspace before the start.
+// File is an input that is placed in the workspace before the start, owned by the
+// job's user. It has exactly one of Text, Base64 and Object.
 type File struct {
+	// Path is relative to the workspace; missing directories are made.
 	Path   string  `json:"path"`
 	Text   *string `json:"text,omitzero"`
 	Base64 *string `json:"base64,omitzero"`
-	Object string  `json:"object,omitzero"`
-	Mode   string  `json:"mode,omitzero"`
+	// Object names an object of the same tenant in the object store.
+	Object string `json:"object,omitzero"`
+	// Mode is its permissions in octal, for instance "0755"; default "0644".
+	Mode string `json:"mode,omitzero"`
 }
 
 // Limits bound one run. A nil field takes the profile's default; a set one is

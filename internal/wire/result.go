@@ -15,19 +15,22 @@ type Result struct {
 	Message string `json:"message,omitzero"`
 	// ExitCode (0 to 255) and Signal exclude each other. Both may stand beside
 	// timed_out, cancelled, oom and limit, as detail.
-	ExitCode    *int              `json:"exit_code,omitzero"`
-	Signal      *Signal           `json:"signal,omitzero"`
-	StartState  StartState        `json:"start_state"`
-	Containment *Containment      `json:"containment,omitzero"`
-	Lease       *LeaseUse         `json:"lease,omitzero"`
-	Usage       *Usage            `json:"usage,omitzero"`
-	Output      OutputSummary     `json:"output"`
-	Files       []CollectedFile   `json:"files,omitempty"`
-	Stdout      *Inline           `json:"stdout,omitzero"`
-	Stderr      *Inline           `json:"stderr,omitzero"`
-	Timing      Timing            `json:"timing"`
-	Worker      WorkerRef         `json:"worker"`
-	Meta        map[string]string `json:"meta,omitempty"`
+	ExitCode    *int          `json:"exit_code,omitzero"`
+	Signal      *Signal       `json:"signal,omitzero"`
+	StartState  StartState    `json:"start_state"`
+	Containment *Containment  `json:"containment,omitzero"`
+	Lease       *LeaseUse     `json:"lease,omitzero"`
+	Usage       *Usage        `json:"usage,omitzero"`
+	Output      OutputSummary `json:"output"`
+	// Files are the matches of the request's collect, in the order of their paths.
+	Files []CollectedFile `json:"files,omitempty"`
+	// FilesOmitted counts the matches that Files has no room for.
+	FilesOmitted int               `json:"files_omitted,omitzero"`
+	Stdout       *Inline           `json:"stdout,omitzero"`
+	Stderr       *Inline           `json:"stderr,omitzero"`
+	Timing       Timing            `json:"timing"`
+	Worker       WorkerRef         `json:"worker"`
+	Meta         map[string]string `json:"meta,omitempty"`
 }
 
 // Outcome is how a job ended.
@@ -67,6 +70,7 @@ const (
 	ReasonUnenforceable   Reason = "unenforceable" // a limit that this host cannot enforce
 	ReasonNoSandbox       Reason = "no_sandbox"    // a sandbox could not be made
 	ReasonStart           Reason = "start"         // set-up inside the sandbox failed
+	ReasonFiles           Reason = "files"         // an input file could not be placed
 
 	// lost: it may have started and its end is not known.
 	ReasonWorkerGone  Reason = "worker_gone"
@@ -204,12 +208,17 @@ type LostRange struct {
 	To   uint64 `json:"to"`
 }
 
-// CollectedFile is an output file.
+// CollectedFile is an output file: here in base64 (an empty one has none), in the
+// object store, or refused.
 type CollectedFile struct {
+	// Path is relative to the workspace. Where the name is no plain text (see
+	// FileName), it is escaped, and the file refused.
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
 	Base64 string `json:"base64,omitzero"`
+	// Object names the tenant's object that holds it, as in File.
 	Object string `json:"object,omitzero"`
+	// Refuse says why it was not collected, for a person.
 	Refuse string `json:"refused,omitzero"`
 }
 

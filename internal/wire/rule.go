@@ -18,7 +18,7 @@ const (
 // must have, and that no two fields contradict each other.
 func (r *Result) Validate() *Invalid {
 	for _, check := range []func() *Invalid{
-		r.checkIdentity, r.checkOutcome, r.checkDetail, r.checkContainment, r.checkLease, r.checkOutput,
+		r.checkIdentity, r.checkOutcome, r.checkDetail, r.checkContainment, r.checkLease, r.checkOutput, r.checkFiles,
 		func() *Invalid { return checkMeta(r.Meta) },
 	} {
 		if bad := check(); bad != nil {

@@ -129,20 +129,12 @@ func (r *Request) checkFiles() *Invalid {
 	if len(r.Files) > MaxFiles {
 		return invalid(ReasonTooBig, "files", "must have at most %d elements, not %d", MaxFiles, len(r.Files))
 	}
-	seen := make(map[string]bool, len(r.Files))
 	for i := range r.Files {
-		field := element("files", i)
-		if bad := r.Files[i].check(field); bad != nil {
+		if bad := r.Files[i].check(element("files", i)); bad != nil {
 			return bad
 		}
-		// Two spellings of one place would make the order decide.
-		place := path.Clean(r.Files[i].Path)
-		if seen[place] {
-			return invalid(ReasonField, field+".path", "is the path of another element of files too")
-		}
-		seen[place] = true
 	}
-	return nil
+	return r.checkPlaces()
 }
 
 func (f *File) check(field string) *Invalid {
@@ -166,11 +158,11 @@ func (f *File) check(field string) *Invalid {
 			return bad
 		}
 	}
-	if bad := checkText(field+".object", f.Object, MaxPathBytes); bad != nil {
-		return bad
+	if f.Object != "" && !ValidObject(f.Object) {
+		return invalid(ReasonField, field+".object", "must be the name of an object: 1 to %d bytes without control characters, with slashes between segments that are not empty, . or ..", MaxObjectName)
 	}
 	if f.Mode != "" && !octalMode(f.Mode) {
-		return invalid(ReasonField, field+".mode", `must be three octal digits with a 0 in front, for instance "0644", not %s`, quoted(f.Mode))
+		return invalid(ReasonField, field+".mode", `must be three octal digits, not all 0, with a 0 in front, for instance "0644", not %s`, quoted(f.Mode))
 	}
 	return nil
 }
@@ -180,7 +172,7 @@ func octalMode(mode string) bool {
 	if len(mode) != 4 || mode[0] != '0' {
 		return false
 	}
-	return strings.Trim(mode, "01234567") == ""
+	return strings.Trim(mode, "01234567") == "" && mode != "0000"
 }
 
 func (r *Request) checkCollect() *Invalid {
@@ -192,8 +184,10 @@ func (r *Request) checkCollect() *Invalid {
 		if bad := checkRelative(field, pattern); bad != nil {
 			return bad
 		}
-		if _, err := path.Match(pattern, ""); err != nil {
-			return invalid(ReasonField, field, "must be a pattern with *, ? and [a-z], not %s", quoted(pattern))
+		for segment := range strings.SplitSeq(pattern, "/") {
+			if _, err := path.Match(segment, ""); err != nil {
+				return invalid(ReasonField, field, "must be a pattern with *, ? and [a-z] between slashes, not %s", quoted(pattern))
+			}
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package fake
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -41,11 +42,11 @@ func read(ctx context.Context, process sandbox.Process) (map[string]item, error)
 		}
 		data, err := io.ReadAll(reader{ctx, from})
 		if err != nil {
-			return nil, fmt.Errorf("file %q: read its source: %w", f.Path, err)
+			return nil, &sandbox.FileError{Path: f.Path, Err: fmt.Errorf("read its source: %w", err)}
 		}
 		left -= int64(len(data))
 		if process.Limits.DiskBytes > 0 && left < 0 || process.Limits.Inodes > 0 && int64(len(files)) >= process.Limits.Inodes {
-			return nil, fmt.Errorf("file %q: no space left (the files exceed the workspace's disk_bytes or inodes)", f.Path)
+			return nil, &sandbox.FileError{Path: f.Path, Err: errors.New("no space left (the files exceed the workspace's disk_bytes or inodes)")}
 		}
 		files[f.Path] = item{content: string(data)}
 	}

@@ -29,7 +29,7 @@ func (r *run) place(ctx context.Context, files []sandbox.File) error {
 	buffer := make([]byte, placeBytes)
 	for i := range files {
 		if err := r.box.placeFile(ctx, &files[i], buffer); err != nil {
-			return fmt.Errorf("file %q: %w%s", files[i].Path, err, placeHint(err))
+			return &sandbox.FileError{Path: files[i].Path, Err: fmt.Errorf("%w%s", err, placeHint(err))}
 		}
 	}
 	return nil

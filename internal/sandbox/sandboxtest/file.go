@@ -127,6 +127,9 @@ func filesNotPlaced(s *suite) {
 		_, err := sb.Prepare(s.ctx(), process, &Sink{})
 		require.Error(s, err, f.name)
 		require.Equal(s, sandbox.Refused, sandbox.KindOf(err), "%s: %v", f.name, err)
+		var about *sandbox.FileError
+		require.ErrorAs(s, err, &about, f.name)
+		require.Equal(s, f.files[len(f.files)-1].Path, about.Path)
 		if f.name == "source" {
 			require.ErrorIs(s, err, broken)
 		}
