@@ -55,7 +55,7 @@ func image(t testing.TB) (dir string, compiled bool) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "hostile", name+".sh"), data, 0o755))
 	}
-	for _, name := range []string{"sh", "head", "nohup", "setsid", "sleep", "true", "yes"} {
+	for _, name := range []string{"cat", "sh", "head", "nohup", "setsid", "sleep", "true", "yes"} {
 		install(t, dir, name)
 	}
 	// A program that would give root's rights to whoever executes it.

@@ -116,7 +116,7 @@ func ownRows(short func(row) row) []row {
 		{name: "A7_memory_left"}, {name: "A8_memory_now"},
 		{name: "A9_exec_race", want: does(exited, oom), perhaps: true}, {name: "B0_reopen_streams", leftover: true},
 		{name: "B1_swallow_stdin", leftover: true, stdin: zeros}, {name: "B2_netlink_hog", leftover: true},
-		{name: "B3_limit_pid1", want: does(exited, signaled), signal: 9},
+		{name: "B4_memory_in_rings"}, {name: "B3_limit_pid1", want: does(exited, signaled), signal: 9},
 	}
 }
 

@@ -143,7 +143,7 @@ func (r *run) prepare(ctx context.Context, process sandbox.Process, job *leasein
 		if err := b.group.SetLimits(groupLimits(process.Limits)); err != nil {
 			return err
 		}
-		if err := b.group.Begin(); err != nil {
+		if err := b.group.Begin(ctx); err != nil {
 			return err
 		}
 	}

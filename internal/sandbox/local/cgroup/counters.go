@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -84,9 +85,9 @@ func (g *gauge) keyed(buf []byte, key string) (int64, error) {
 
 // Begin is called right before a run, while nothing runs in the leaf: it sets the
 // peaks back and notes the counters. What an earlier job left in memory is freed
-// first where it is much.
-func (l *Lease) Begin() error {
-	if err := l.reclaimLeftovers(); err != nil {
+// first where it is much, which may take up to a second.
+func (l *Lease) Begin(ctx context.Context) error {
+	if err := l.reclaimLeftovers(ctx); err != nil {
 		return err
 	}
 	if l.group.features.peakReset && l.counters.peak != nil {
@@ -212,18 +213,31 @@ func (l *Lease) cpuTime() (user, system time.Duration, err error) {
 	return -1, -1, nil
 }
 
-func (l *Lease) reclaimLeftovers() error {
+// leftoverTime is how long Begin waits for the kernel to free what it frees in its own
+// time: tasks that have ended, the mounts and the System V segments of a namespace that
+// is gone. Some tens of milliseconds, as a rule; a job is not refused for more.
+const leftoverTime = time.Second
+
+func (l *Lease) reclaimLeftovers(ctx context.Context) error {
 	if l.counters.usage == nil || l.applied.MemoryBytes == 0 {
 		return nil
 	}
+	much := max(reclaimFloorBytes, l.applied.MemoryBytes/100*l.group.reclaimPercent)
 	usage, err := l.counters.usage.number(l.buf[:])
-	if err != nil {
+	if err != nil || usage <= much {
 		return err
 	}
-	if usage <= max(reclaimFloorBytes, l.applied.MemoryBytes/100*l.group.reclaimPercent) {
-		return nil
+	ctx, cancel := context.WithTimeout(ctx, leftoverTime)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		if err := l.reclaim(); err != nil {
+			return err
+		}
+		usage, err := l.counters.usage.number(l.buf[:])
+		if err != nil || usage <= much || wait(ctx, pause) != nil {
+			return err
+		}
 	}
-	return l.reclaim()
 }
 
 // reclaim frees what the ended jobs of this lease left in memory. What cannot be

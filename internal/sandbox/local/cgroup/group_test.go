@@ -178,7 +178,7 @@ func TestOpenOnAnOldKernelSaysWhatIsWeaker(t *testing.T) {
 		require.Contains(t, weaker, want)
 	}
 	l := lease(t, g, cgroup.Limits{MemoryBytes: mib})
-	require.NoError(t, l.Begin())
+	require.NoError(t, l.Begin(t.Context()))
 	usage, err := l.Usage()
 	require.NoError(t, err)
 	require.Equal(t, int64(-1), usage.MemoryPeakBytes)
@@ -320,7 +320,7 @@ func TestUsageIsSinceBegin(t *testing.T) {
 	job.values["pids.events"] = "max 4\n"
 	job.values["pids.peak"] = "8\n"
 	job.current, job.pinned, job.peak = 30*mib, mib, 50*mib
-	require.NoError(t, l.Begin())
+	require.NoError(t, l.Begin(t.Context()))
 	require.Equal(t, int64(mib), job.current, "an earlier job's page cache is dropped")
 
 	job.values["cpu.stat"] = "usage_usec 1800\nuser_usec 1200\nsystem_usec 600\n"
@@ -357,7 +357,7 @@ func TestBeginLeavesASmallCacheAlone(t *testing.T) {
 		l := lease(t, g, cgroup.Limits{MemoryBytes: c.limit})
 		job := f.at("/app/sallyport/one/5e1f/job")
 		job.current = c.held
-		require.NoError(t, l.Begin())
+		require.NoError(t, l.Begin(t.Context()))
 		require.Equal(t, c.left, job.current, name)
 	}
 }
@@ -370,7 +370,7 @@ func TestPeakThatCannotBeReset(t *testing.T) {
 	l := lease(t, g, cgroup.Limits{MemoryBytes: 64 * mib})
 	job := f.at("/app/sallyport/one/5e1f/job")
 	job.peak = 10 * mib
-	require.NoError(t, l.Begin())
+	require.NoError(t, l.Begin(t.Context()))
 	usage, err := l.Usage()
 	require.NoError(t, err)
 	require.Equal(t, int64(-1), usage.MemoryPeakBytes)
@@ -389,7 +389,7 @@ func TestUsageOfNonsenseIsAnError(t *testing.T) {
 		g, _ := open(t, f)
 		l := lease(t, g, cgroup.Limits{})
 		f.at("/app/sallyport/one/5e1f/job").values[file] = text
-		require.Error(t, l.Begin(), file)
+		require.Error(t, l.Begin(t.Context()), file)
 		_, err := l.Usage()
 		require.ErrorContains(t, err, file)
 	}
@@ -491,7 +491,7 @@ func TestGroupRemovedUnderALeaseIsDoubt(t *testing.T) {
 	f.change(func() { delete(f.groups, mount+"/app/sallyport/one/5e1f/job") })
 	_, _, err := l.Empty()
 	require.ErrorIs(t, err, cgroup.ErrGone)
-	require.ErrorIs(t, l.Begin(), cgroup.ErrGone)
+	require.ErrorIs(t, l.Begin(t.Context()), cgroup.ErrGone)
 	require.Error(t, l.SetLimits(cgroup.Limits{Pids: 3}))
 }
 

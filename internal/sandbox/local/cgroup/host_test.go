@@ -144,7 +144,7 @@ func newLease(t *testing.T, g *cgroup.Group, limits cgroup.Limits) *cgroup.Lease
 		require.NoError(t, l.Kill())
 		require.NoError(t, l.Remove(ctx))
 	})
-	require.NoError(t, l.Begin())
+	require.NoError(t, l.Begin(t.Context()))
 	return l
 }
 
@@ -260,7 +260,7 @@ func TestHostMemoryLimit(t *testing.T) {
 
 		// The next job in the same lease starts from nothing, with a smaller limit.
 		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 16 * mib}))
-		require.NoError(t, l.Begin())
+		require.NoError(t, l.Begin(t.Context()))
 		require.NoError(t, start(t, l, "exec true").Wait())
 		requireEmpty(t, l)
 		usage, err = l.Usage()
@@ -301,7 +301,7 @@ func TestHostPageCacheOfAnEarlierJob(t *testing.T) {
 		require.Greater(t, usage.MemoryPeakBytes, int64(30*mib))
 
 		require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 8 * mib}), "what is cached gives way to a smaller limit")
-		require.NoError(t, l.Begin())
+		require.NoError(t, l.Begin(t.Context()))
 		require.NoError(t, start(t, l, "exec true").Wait())
 		usage, err = l.Usage()
 		require.NoError(t, err)
@@ -393,7 +393,7 @@ func TestHostPidsLimit(t *testing.T) {
 		require.Equal(t, int64(10), usage.PidsPeak)
 
 		require.NoError(t, l.SetLimits(cgroup.Limits{Pids: 3}))
-		require.NoError(t, l.Begin())
+		require.NoError(t, l.Begin(t.Context()))
 		require.NoError(t, start(t, l, "true; exec true").Wait(), "the lease is good for another job after a kill")
 		usage, err = l.Usage()
 		require.NoError(t, err)
@@ -520,7 +520,7 @@ func BenchmarkLease(b *testing.B) {
 		b.ReportAllocs()
 		for range b.N {
 			require.NoError(b, l.SetLimits(limits(64)))
-			require.NoError(b, l.Begin())
+			require.NoError(b, l.Begin(b.Context()))
 			_, err := l.Usage()
 			require.NoError(b, err)
 			_, _, err = l.Empty()

@@ -207,6 +207,9 @@ func (l *lease) mountWorkspace(options uintptr) syscall.Errno {
 func (l *lease) reset() {
 	r := Report{Kind: WasReset, Seq: l.seq}
 	if l.seq != 0 {
+		if !collectSockets() {
+			r.Kind, r.Stage, r.Errno = NotReset, StageSockets, int32(unix.EBUSY)
+		}
 		if e := unmountWorkspace(); e != 0 {
 			r.Kind, r.Stage, r.Errno = NotReset, StageUnmount, int32(e)
 		}
@@ -224,28 +227,6 @@ func (l *lease) reset() {
 		l.seq = 0
 	}
 	send(&r, -1, "")
-}
-
-// busyTries and busyPause bound the wait for what the kernel frees in its own time
-// when it collects sockets, in milliseconds.
-const busyTries, busyPause = 200, 5
-
-// unmountWorkspace. A job can leave files of it, or its own memory, in sockets that
-// are held only by messages in each other's queues (unix(7), SCM_RIGHTS), where they
-// outlive every process. The kernel looks for such rings when somebody closes a Unix
-// socket.
-func unmountWorkspace() syscall.Errno {
-	for try := 0; ; try++ {
-		if pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
-			closeFD(pair[0])
-			closeFD(pair[1])
-		}
-		_, _, e := syscall.Syscall(unix.SYS_UMOUNT2, text(textWorkspace), unix.UMOUNT_NOFOLLOW, 0)
-		if e != unix.EBUSY || try == busyTries {
-			return e
-		}
-		_, _ = unix.Poll(nil, busyPause) //nolint:errcheck // a pause
-	}
 }
 
 // receive returns the next message and its descriptors. Both are valid until the

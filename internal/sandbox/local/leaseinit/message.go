@@ -345,6 +345,7 @@ const (
 	StageInterpreter
 	StageProcesses
 	StageUnmount
+	StageSockets
 )
 
 func (s Stage) String() string {
@@ -385,4 +386,5 @@ var stageNames = [...]string{
 	StageInterpreter:    "execute the interpreter",
 	StageProcesses:      "see that no process is left",
 	StageUnmount:        "unmount the workspace",
+	StageSockets:        "see that no socket is left",
 }
