@@ -74,13 +74,14 @@ func newBox(p *Provider, spec sandbox.Spec) *box {
 }
 
 // create makes lease init and waits until it is ready.
-func (b *box) create(ctx context.Context) error {
+func (b *box) create(ctx context.Context) (err error) {
 	defer func() { <-b.ending }()
 	p := b.provider
-	setup, err := b.setup()
+	setup, root, err := b.setup()
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, root.close()) }()
 	var groups []string
 	if p.config.Cgroup != nil {
 		groups = p.config.Cgroup.LeaseDirs(b.spec.Lease)
@@ -109,23 +110,28 @@ func (b *box) create(ctx context.Context) error {
 			files = append(files, int(f.Fd()))
 		}
 	}
+	if root.tree != nil {
+		files = append(files, int(root.tree.Fd()))
+	}
 	if err := b.conn.send(setup.Encode(), files...); err != nil {
 		return fmt.Errorf("send set-up: %w", err)
 	}
 	return b.answer(ctx, leaseinit.Ready)
 }
 
-func (b *box) setup() (leaseinit.Setup, error) {
+// setup is what lease init needs, with the root view, which the caller closes.
+func (b *box) setup() (leaseinit.Setup, view, error) {
 	s := leaseinit.Setup{Hostname: "sandbox", JobUID: jobUID, Switch: b.provider.host.root}
 	s.Filter, s.JobFilter = b.provider.policy.Lease.Bytes(), b.provider.policy.Job.Bytes()
-	var err error
-	if b.spec.Root == "" {
-		s.View = hostView()
-	} else if s.View, err = imageView(b.spec.Root); err != nil {
-		return s, fmt.Errorf("root of profile %s: %w", b.spec.Profile, err)
+	root, err := b.view(b.spec.Root)
+	if err != nil {
+		return s, root, fmt.Errorf("root of profile %s: %w", b.spec.Profile, err)
 	}
-	s.Base, err = basePath(s.View)
-	return s, err
+	s.View, s.Overlay, s.Tree = root.ops, root.overlay, root.tree != nil
+	if s.Base, err = basePath(s.View); err != nil {
+		err = errors.Join(err, root.close())
+	}
+	return s, root, err
 }
 
 // fork starts lease init, which does nothing before it gets its set-up.
@@ -277,6 +283,12 @@ func stageHint(stage leaseinit.Stage, err syscall.Errno) string {
 	switch {
 	case stage == leaseinit.StageProc && denied:
 		return " (/proc is partly masked, as in a container: run it with --security-opt systempaths=unconfined, or on the host)"
+	case stage == leaseinit.StageOverlay && err == unix.ENODEV:
+		return " (the kernel has no overlayfs: modprobe overlay on the host)"
+	case stage == leaseinit.StageOverlay && denied:
+		return " (an overlay in a user namespace needs Linux 5.11, and no AppArmor or seccomp rule against mounts)"
+	case stage == leaseinit.StageOverlay && err == unix.EINVAL:
+		return " (the lower directory's file system cannot be part of an overlay, or, where the worker is root, Linux 5.19 or newer is needed)"
 	case stage == leaseinit.StageView && err == unix.EACCES:
 		return " (lease init is a user of its own: every directory on the way to the profile's root must be open to others, chmod o+x)"
 	case denied && (stage == leaseinit.StagePrivate || stage == leaseinit.StageRoot || stage == leaseinit.StageView):

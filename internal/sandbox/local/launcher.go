@@ -108,7 +108,12 @@ func mapIDs(sys *syscall.SysProcAttr, h *host, slot uint32) {
 	}
 	sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: jobUID, HostID: h.uid, Size: 1}}
 	sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: jobUID, HostID: h.gid, Size: 1}}
-	sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE, unix.CAP_SETPCAP, unix.CAP_KILL}
+	sys.AmbientCaps = []uintptr{
+		unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE, unix.CAP_SETPCAP, unix.CAP_KILL,
+		// An overlay does its own work with what its mounter has: its work directory
+		// is closed to everybody (overlayfs.rst).
+		unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER,
+	}
 }
 
 // launchHint says what usually stands behind an error of clone(2).

@@ -29,6 +29,7 @@ func (l *lease) build() {
 	l.must(StagePivot, unix.PivotRoot(".", "."), base)
 	l.must(StagePivot, unix.Unmount(".", unix.MNT_DETACH), "old root")
 	l.must(StagePivot, unix.Chdir("/"), "/")
+	l.tryOverlay()
 }
 
 func (l *lease) apply(op Op, path string) {
@@ -54,6 +55,8 @@ func (l *lease) apply(op Op, path string) {
 		// Read-only is the node, with its times, not the device.
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
 		l.must(StageDevice, unix.MountSetattr(unix.AT_FDCWD, path, 0, &attr), op.Arg)
+	case OpTree:
+		l.attach(path, op.Arg)
 	default:
 		l.die(StageProtocol, unix.EBADMSG, op.Path)
 	}

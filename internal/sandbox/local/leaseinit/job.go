@@ -58,11 +58,11 @@ func (l *lease) plan(j *job, h *jobHeader, base uintptr) {
 		}
 	}
 	j.argv, j.env, j.candidates = at(h.argv), at(h.env), pointer(at(h.candidates))
-	l.planStub(&j.stub, at(h.tmp), at(h.shm))
+	l.planStub(&j.stub, at(h.tmp), at(h.shm), at(h.workspace))
 	l.planChild(j, h, at)
 }
 
-func (l *lease) planStub(p *program, tmp, shm uintptr) {
+func (l *lease) planStub(p *program, tmp, shm, workspace uintptr) {
 	p.clear()
 	p.add(StageProc, unix.SYS_MOUNT, text(textProcFS), text(textProc), text(textProcFS), procFlags, 0)
 	for i := range masked {
@@ -76,6 +76,7 @@ func (l *lease) planStub(p *program, tmp, shm uintptr) {
 	}
 	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textTmp), text(textTmpfs), mountFlags, tmp)
 	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textShm), text(textTmpfs), mountFlags|unix.MS_NOEXEC, shm)
+	l.planOverlay(p, workspace)
 	// From here on neither the stub nor what it forks may mount or make namespaces.
 	if theJob.filter.prog.Len > 0 {
 		p.add(StageFilter, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&theJob.filter.prog)))

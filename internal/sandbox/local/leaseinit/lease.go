@@ -36,6 +36,8 @@ type lease struct {
 	setup Setup
 	// groups are the cgroup files that take a stub in.
 	groups []int
+	// tree is the detached tree of mounts, where there is one.
+	tree int
 	// seq is the job whose workspace is mounted; 0 means none.
 	seq uint32
 	// root is the device of the root, by which a mount point is told.
@@ -75,7 +77,8 @@ func run() {
 	if !ok {
 		l.die(StageProtocol, unix.EBADMSG, "set-up")
 	}
-	l.setup, l.groups = setup, append([]int{}, fds...)
+	l.setup = setup
+	l.takeFiles(fds)
 	l.build()
 	l.lock()
 	send(&Report{Kind: Ready}, -1, "")

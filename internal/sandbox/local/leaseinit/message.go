@@ -52,6 +52,9 @@ const (
 	OpBind
 	// OpDevice binds the host's device node Arg over the file Path.
 	OpDevice
+	// OpTree attaches the tree of mounts that travels with the Setup (Setup.Tree) at
+	// the directory Path. It shows the host's Arg.
+	OpTree
 )
 
 // Op is one step of making the root view, in order. Path is absolute as seen
@@ -82,6 +85,11 @@ type Setup struct {
 	// JobFilter is the one that each stub loads in addition when it has made its
 	// mounts: MaxJobFilter instructions at most.
 	JobFilter []byte
+	// Overlay says that the root of jobs is an overlay above LowerDir.
+	Overlay bool
+	// Tree says that the last of the descriptors is a detached tree of mounts
+	// (open_tree(2)), for OpTree.
+	Tree bool
 }
 
 // Encode returns the message.
@@ -90,10 +98,12 @@ func (s *Setup) Encode() []byte {
 	b = appendString(b, s.Base)
 	b = appendString(b, s.Hostname)
 	b = binary.LittleEndian.AppendUint32(b, s.JobUID)
-	if s.Switch {
-		b = append(b, 1)
-	} else {
-		b = append(b, 0)
+	for _, flag := range []bool{s.Switch, s.Overlay, s.Tree} {
+		if flag {
+			b = append(b, 1)
+		} else {
+			b = append(b, 0)
+		}
 	}
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(s.View)))
 	for _, op := range s.View {
@@ -114,7 +124,7 @@ func decodeSetup(b []byte) (s Setup, ok bool) {
 		return s, false
 	}
 	s.Base, s.Hostname, s.JobUID = d.string(), d.string(), d.uint32()
-	s.Switch = d.byte() == 1
+	s.Switch, s.Overlay, s.Tree = d.byte() == 1, d.byte() == 1, d.byte() == 1
 	n := int(d.uint32())
 	for i := 0; i < n && !d.short; i++ {
 		s.View = append(s.View, Op{OpKind(d.uint32()), d.string(), d.string()})
@@ -346,6 +356,7 @@ const (
 	StageProcesses
 	StageUnmount
 	StageSockets
+	StageOverlay
 )
 
 func (s Stage) String() string {
@@ -387,4 +398,5 @@ var stageNames = [...]string{
 	StageProcesses:      "see that no process is left",
 	StageUnmount:        "unmount the workspace",
 	StageSockets:        "see that no socket is left",
+	StageOverlay:        "mount an overlay",
 }

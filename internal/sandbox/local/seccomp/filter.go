@@ -86,8 +86,9 @@ func prologue(arch Arch) Filter {
 func job(arch Arch) Filter {
 	return Filter{
 		load(offsetNumber),
-		jump(unix.BPF_JEQ, arch.numbers["mount"], 5, 0),
-		jump(unix.BPF_JEQ, arch.numbers["umount2"], 4, 0),
+		jump(unix.BPF_JEQ, arch.numbers["mount"], 6, 0),
+		jump(unix.BPF_JEQ, arch.numbers["umount2"], 5, 0),
+		jump(unix.BPF_JEQ, arch.numbers["pivot_root"], 4, 0),
 		jump(unix.BPF_JEQ, arch.numbers["clone"], 0, 2),
 		load(arg(0)),
 		jump(unix.BPF_JSET, newNamespaces, 1, 0),
@@ -144,7 +145,7 @@ func answers(arch Arch) map[uint32]uint32 {
 		}
 	}
 	set(allow, allowed()...)
-	set(allow, "clone", "mount", "umount2") // Policy.Job takes them away
+	set(allow, "clone", "mount", "umount2", "pivot_root") // Policy.Job takes them away
 	set(enosys, missing()...)
 	return all
 }

@@ -98,7 +98,7 @@ func model(arch seccomp.Arch, names map[uint32]string, c call, inLease bool) uin
 	switch {
 	case !known, slices.Contains(seccomp.Missing(), name):
 		return enosys
-	case name == "mount", name == "umount2":
+	case name == "mount", name == "umount2", name == "pivot_root":
 		return when(inLease, eperm)
 	case name == "clone":
 		const namespaces = 0x7e020000 // moby's mask, which has the namespaces of its list
@@ -146,7 +146,7 @@ func TestEveryNumber(t *testing.T) {
 			count, allowed := 0, 0
 			for _, number := range numbers {
 				values := interesting
-				if !slices.Contains(append(byArgument, "mount", "umount2"), names[number]) {
+				if !slices.Contains(append(byArgument, "mount", "umount2", "pivot_root"), names[number]) {
 					values = []uint64{0, ^uint64(0)}
 				}
 				for _, value := range values {
