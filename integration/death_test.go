@@ -351,17 +351,15 @@ func TestWorkerKilledInASpecialMoment(t *testing.T) {
 		w := s.startUser(0, "w", "--slots", "4")
 		w.waitReady()
 		require.Empty(t, m.left(dead), "%s", w.log)
-		had := m.leases()
+		seen := m.leases()
 		// The job uses up a lease: the pool destroys it and makes another.
 		require.True(t, m.publish(id("moment-%d", round), wire.Request{V: wire.Version, Argv: []string{"sh", "-c", "true " + m.marker}}))
 		moment := func() bool {
 			now := m.leases()
-			fresh := slices.ContainsFunc(now, func(l string) bool { return !slices.Contains(had, l) })
-			gone := slices.ContainsFunc(had, func(l string) bool { return !slices.Contains(now, l) })
-			if round%2 == 0 {
-				return fresh
-			}
-			return gone
+			made := slices.ContainsFunc(now, func(l string) bool { return !slices.Contains(seen, l) })
+			gone := slices.ContainsFunc(seen, func(l string) bool { return !slices.Contains(now, l) })
+			seen = append(seen, now...)
+			return round%2 == 0 && made || round%2 == 1 && gone
 		}
 		for began := time.Now(); !moment(); {
 			require.Less(t, time.Since(began), patience)
