@@ -352,7 +352,7 @@ func TestJobsThroughDev(t *testing.T) {
 		require.Equal(t, exitOK, sallyport(t, "streams", "check", "--server", url).code)
 		p := sallyport(t, "streams", "check", "--server", url, "--queues", "default,extra")
 		require.Equal(t, exitRefused, p.code)
-		require.Contains(t, p.stderr, "w-extra")
+		require.Contains(t, p.stdout, "w-extra")
 		p = sallyport(t, "streams", "apply", "--server", url, "--queues", "default,extra")
 		require.Equal(t, exitOK, p.code, p.stderr)
 		require.Contains(t, p.stdout, "w-extra: created")
