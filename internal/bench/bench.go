@@ -76,6 +76,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(naive)) }()
+	if o.Only == "" {
+		if _, err := fmt.Fprintln(o.Out, machine()); err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+		if err := sandboxFigures(ctx, dir, o.Rounds, o.Out); err != nil {
+			return err
+		}
+	}
 	d := &driver{nc: nc, js: js}
 	rows, err := measure(ctx, d, o)
 	if err != nil {
@@ -165,7 +173,7 @@ func measure(ctx context.Context, d *driver, o Options) ([]row, error) {
 }
 
 func report(o Options, rows []row, ours, naive int) error {
-	if _, err := fmt.Fprintf(o.Out, "%s; server, driver and workers share the cores; medians of %d interleaved rounds; ratio = sallyport (sandboxed, with proof) / naive (neither)\n\n", machine(), o.Rounds); err != nil {
+	if _, err := fmt.Fprintf(o.Out, "\n%s; server, driver and workers share the cores; medians of %d interleaved rounds; ratio = sallyport (sandboxed, with proof) / naive (neither)\n\n", machine(), o.Rounds); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
 	if err := table(o.Out, rows); err != nil {
