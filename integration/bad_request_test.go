@@ -37,7 +37,7 @@ func TestBadRequests(t *testing.T) {
 		{name: "negative-limit", body: `{"v":1,"argv":["true"],"limits":{"wall_ms":-1}}`, reason: wire.ReasonField, says: "limits.wall_ms"},
 		{name: "overflowing-limit", body: `{"v":1,"argv":["true"],"limits":{"wall_ms":99999999999999999999}}`, reason: wire.ReasonField, says: "limits.wall_ms"},
 		{name: "over-maximum", body: `{"v":1,"argv":["true"],"limits":{"pids":1000000000}}`, reason: wire.ReasonTooBig, says: "limits.pids"},
-		{name: "unsupported", body: `{"v":1,"argv":["true"],"collect":["x"]}`, reason: wire.ReasonUnsupported, says: "collect"},
+		{name: "unsupported", body: `{"v":1,"argv":["true"],"priority":1}`, reason: wire.ReasonUnsupported, says: "priority"},
 		{name: "unknown-profile", body: `{"v":1,"argv":["true"],"profile":"nosuch"}`, reason: wire.ReasonProfile, says: "nosuch"},
 		{name: "foreign-reply", body: good, headers: nats.Header{wire.HeaderReplyTo: {"exec.job.other.q.x"}}, reason: wire.ReasonReply, silent: true},
 		{name: "api-reply", body: good, headers: nats.Header{wire.HeaderReplyTo: {"$JS.API.STREAM.PURGE.EXEC_JOBS"}}, reason: wire.ReasonReply, silent: true},

@@ -112,6 +112,8 @@ type StreamNames struct {
 	Jobs, Out, Runs, Ledger, Dead string
 	// Workers is the bucket's name; its stream is "KV_" + Workers.
 	Workers string
+	// Files is the object store's name; its stream is "OBJ_" + Files.
+	Files string
 }
 
 // NewStreamNames names the streams; an empty prefix means EXEC.
@@ -122,6 +124,7 @@ func NewStreamNames(prefix string) StreamNames {
 	return StreamNames{
 		Jobs: prefix + "_JOBS", Out: prefix + "_OUT", Runs: prefix + "_RUNS",
 		Ledger: prefix + "_LEDGER", Dead: prefix + "_DEAD", Workers: prefix + "_WORKERS",
+		Files: prefix + "_FILES",
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
-// The defaults of a plan. The bytes together (about 2.2 GiB) fit a small
+// The defaults of a plan. The bytes together (about 3.2 GiB) fit a small
 // embedded server, whose storage limit the server reserves them from.
 const (
 	DefaultAckWait         = 60 * time.Second
@@ -27,6 +27,10 @@ const (
 	DefaultLedgerBytes  = 64 << 20
 	DefaultDeadBytes    = 64 << 20
 	DefaultWorkersBytes = 8 << 20
+	DefaultFilesBytes   = 1 << 30
+	// filesMargin is how much longer than a result its files are kept: they are
+	// stored before it.
+	filesMargin = time.Hour
 	// DefaultMessageBytes is nats-server's own default max_payload.
 	DefaultMessageBytes = 1 << 20
 	// DefaultRequestBytes is the greatest max_payload that NATS advises; the
@@ -67,7 +71,10 @@ type PlanConfig struct {
 	AckWait                                                                 time.Duration
 	OutputRetention, DeadRetention                                          time.Duration
 	JobsBytes, OutputBytes, RunsBytes, LedgerBytes, DeadBytes, WorkersBytes int64
-	JobsMessages                                                            int64
+	// ResultRetention is how long results are kept, and the files that they name.
+	ResultRetention time.Duration
+	FilesBytes      int64
+	JobsMessages    int64
 	// MessageBytes bounds one message of every stream but the jobs', RequestBytes
 	// one of the jobs'.
 	MessageBytes, RequestBytes int32
@@ -111,6 +118,7 @@ func Plan(cfg PlanConfig) (*Layout, error) {
 		{Config: cfg.ledger(names, subjects)},
 		{Config: cfg.dead(names, subjects)},
 		{Config: cfg.workers(names)},
+		{Config: cfg.files(names)},
 	}}
 	return plan, nil
 }
@@ -131,6 +139,8 @@ func (c *PlanConfig) setDefaults() {
 	setDefault(&c.LedgerBytes, DefaultLedgerBytes)
 	setDefault(&c.DeadBytes, DefaultDeadBytes)
 	setDefault(&c.WorkersBytes, DefaultWorkersBytes)
+	setDefault(&c.ResultRetention, DefaultResultRetention)
+	setDefault(&c.FilesBytes, DefaultFilesBytes)
 	setDefault(&c.MessageBytes, DefaultMessageBytes)
 	setDefault(&c.RequestBytes, DefaultRequestBytes)
 }
@@ -162,10 +172,11 @@ func (c *PlanConfig) validate() error {
 	fault(c.Replicas < 1 || c.Replicas > 5, "replicas: %d is not in 1 to 5", c.Replicas)
 	fault(c.AckWait < time.Second, "ack_wait: %s is below 1s", c.AckWait)
 	fault(c.OutputRetention < time.Second, "output_retention: %s is below 1s", c.OutputRetention)
+	fault(c.ResultRetention < time.Second, "result_retention: %s is below 1s", c.ResultRetention)
 	fault(c.DeadRetention < time.Second, "dead_retention: %s is below 1s", c.DeadRetention)
 	for name, n := range map[string]int64{
 		"jobs_bytes": c.JobsBytes, "output_bytes": c.OutputBytes, "runs_bytes": c.RunsBytes, "ledger_bytes": c.LedgerBytes,
-		"dead_bytes": c.DeadBytes, "workers_bytes": c.WorkersBytes,
+		"dead_bytes": c.DeadBytes, "workers_bytes": c.WorkersBytes, "files_bytes": c.FilesBytes,
 	} {
 		fault(n < int64(c.MessageBytes), "%s: %d is below one message (%d)", name, n, c.MessageBytes)
 	}
@@ -236,6 +247,14 @@ func (c *PlanConfig) workers(n StreamNames) jetstream.StreamConfig {
 	cfg.MaxMsgsPerSubject = 1
 	cfg.MaxAge, cfg.Duplicates = WorkerTTL, WorkerTTL
 	cfg.AllowRollup, cfg.DenyDelete, cfg.AllowDirect = true, true, true
+	return cfg
+}
+
+// files is an object store, as nats.go makes one.
+func (c *PlanConfig) files(n StreamNames) jetstream.StreamConfig {
+	cfg := c.base("OBJ_"+n.Files, "Sallyport: files in and out", c.FilesBytes, "$O."+n.Files+".C.>", "$O."+n.Files+".M.>")
+	cfg.MaxAge = c.ResultRetention + filesMargin
+	cfg.AllowRollup, cfg.AllowDirect = true, true
 	return cfg
 }
 

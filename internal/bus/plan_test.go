@@ -41,7 +41,7 @@ func TestPlanHoldsTheDesign(t *testing.T) {
 		require.Equal(t, jetstream.FileStorage, s.Config.Storage)
 		require.False(t, s.Config.AllowMsgSchedules, s.Config.Name)
 	}
-	require.Len(t, streams, 6)
+	require.Len(t, streams, 7)
 
 	jobs := streams["EXEC_JOBS"].Config
 	require.Equal(t, jetstream.WorkQueuePolicy, jobs.Retention)
@@ -70,6 +70,11 @@ func TestPlanHoldsTheDesign(t *testing.T) {
 	require.True(t, ledger.DenyDelete && ledger.DenyPurge && ledger.AllowAtomicPublish)
 	require.Equal(t, 30*24*time.Hour, streams["EXEC_DEAD"].Config.MaxAge)
 	require.Equal(t, 30*time.Second, streams["KV_EXEC_WORKERS"].Config.MaxAge)
+	files := streams["OBJ_EXEC_FILES"].Config
+	require.Equal(t, 7*24*time.Hour+time.Hour, files.MaxAge, "an object outlives the result that names it")
+	require.Equal(t, jetstream.DiscardNew, files.Discard)
+	require.True(t, files.AllowRollup && files.AllowDirect)
+	require.False(t, files.DenyPurge)
 
 	consumers := streams["EXEC_JOBS"].Consumers
 	require.Len(t, consumers, 2)
@@ -103,12 +108,12 @@ func TestApplyThenCheckIsClean(t *testing.T) {
 	err = b.Check(deadline(t), plan)
 	var check *bus.CheckError
 	require.ErrorAs(t, err, &check)
-	require.Len(t, check.Findings, 6, "all streams are missing")
+	require.Len(t, check.Findings, 7, "all streams are missing")
 	require.ErrorContains(t, err, "EXEC_RUNS: stream is missing, wanted present: run `sallyport streams apply`")
 
 	changes, err := b.Apply(deadline(t), plan)
 	require.NoError(t, err)
-	require.Len(t, changes, 7)
+	require.Len(t, changes, 8)
 	for _, c := range changes {
 		require.Equal(t, bus.Created, c.Action, c.String())
 	}
@@ -267,7 +272,7 @@ func TestCheckWarnings(t *testing.T) {
 	require.NoError(t, b.Check(deadline(t), plan), "fewer replicas than planned are no reason to refuse")
 	found, err := b.Inspect(deadline(t), plan)
 	require.NoError(t, err)
-	require.Len(t, found, 6)
+	require.Len(t, found, 7)
 	for _, f := range found {
 		require.True(t, f.Warning, f.String())
 		require.Equal(t, "num_replicas", f.Field)

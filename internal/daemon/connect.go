@@ -69,7 +69,7 @@ func Plan(cfg *config.Config) (*bus.Layout, error) {
 	plan := bus.PlanConfig{
 		SubjectPrefix: cfg.SubjectPrefix, StreamPrefix: cfg.StreamPrefix,
 		FleetSlots: cfg.FleetSlots, Workers: cfg.FleetWorkers, Replicas: cfg.Replicas,
-		AckWait: cfg.AckWait, OutputRetention: cfg.OutputRetention,
+		AckWait: cfg.AckWait, OutputRetention: cfg.OutputRetention, ResultRetention: cfg.ResultRetention,
 	}
 	for _, q := range cfg.Queues {
 		plan.Queues = append(plan.Queues, bus.QueuePlan{Name: q.Name, Concurrency: q.Concurrency})

@@ -19,6 +19,7 @@ import (
 	"github.com/sallyport/sallyport/internal/leasepool"
 	"github.com/sallyport/sallyport/internal/observe"
 	"github.com/sallyport/sallyport/internal/reaper"
+	"github.com/sallyport/sallyport/internal/run"
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/wire"
 )
@@ -88,7 +89,7 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	if w.pool, err = newPool(cfg, w.sandboxes.providers, quarantiner{b.Quarantines(), inst.Worker}, log); err != nil {
 		return nil, err
 	}
-	handler, err := newHandler(cfg, w.pool, w.sandboxes.providers, ref, w.metrics, log)
+	handler, err := newHandler(cfg, w.pool, w.sandboxes.providers, b.Files(), ref, w.metrics, log)
 	if err != nil {
 		return nil, err
 	}
@@ -159,9 +160,9 @@ func newPool(cfg *config.Config, providers map[string]sandbox.Provider, q leasep
 }
 
 // newHandler is the executor, observed.
-func newHandler(cfg *config.Config, pool *leasepool.Pool, providers map[string]sandbox.Provider, ref wire.WorkerRef, metrics *observe.Set, log zerolog.Logger) (consumer.Handler, error) {
+func newHandler(cfg *config.Config, pool *leasepool.Pool, providers map[string]sandbox.Provider, objects run.Objects, ref wire.WorkerRef, metrics *observe.Set, log zerolog.Logger) (consumer.Handler, error) {
 	kill, _ := fence(cfg.AckWait)
-	x := executor.Config{Profiles: map[string]executor.Profile{}, Worker: ref, ShutdownGrace: kill / 2}
+	x := executor.Config{Profiles: map[string]executor.Profile{}, Worker: ref, ShutdownGrace: kill / 2, Objects: objects}
 	for name, p := range cfg.Profiles {
 		x.Profiles[name] = executorProfile(p, providers[p.Provider].Capabilities(), log)
 	}

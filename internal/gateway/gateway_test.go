@@ -127,7 +127,7 @@ func TestSubmitRefusesAtOnceWithTheField(t *testing.T) {
 		"unknown queue":   {"exec.submit.t.nosuch", echo, nil, wire.ReasonQueue, "nosuch"},
 		"unknown profile": {"exec.submit.t.default", `{"v":1,"argv":["x"],"profile":"p"}`, nil, wire.ReasonProfile, "profile"},
 		"limit":           {"exec.submit.t.default", `{"v":1,"argv":["x"],"limits":{"wall_ms":1001}}`, nil, wire.ReasonTooBig, "limits.wall_ms"},
-		"unsupported":     {"exec.submit.t.default", `{"v":1,"argv":["x"],"collect":["y"]}`, nil, wire.ReasonUnsupported, "collect"},
+		"unsupported":     {"exec.submit.t.default", `{"v":1,"argv":["x"],"priority":1}`, nil, wire.ReasonUnsupported, "priority"},
 		"bad id":          {"exec.submit.t.default", echo, nats.Header{wire.HeaderID: {"a.b"}}, wire.ReasonField, wire.HeaderID},
 		"two ids":         {"exec.submit.t.default", echo, nats.Header{wire.HeaderID: {"a", "b"}}, wire.ReasonField, wire.HeaderID},
 		"own reply":       {"exec.submit.t.default", echo, nats.Header{wire.HeaderReplyTo: {"_INBOX.x"}}, wire.ReasonReply, wire.HeaderReplyTo},
