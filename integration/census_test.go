@@ -23,14 +23,25 @@ type census struct {
 	marks   map[string]bool // our own messages behind what was to be counted
 }
 
-// census begins to count. It must come before the jobs.
+// census begins to count, and gives the stack a connection whose inboxes can be
+// told from those of the services: whoever listens on _INBOX.> also hears the
+// pull requests' subjects, and the server goes on delivering to the requests of a
+// worker that has gone while anybody hears them. It must come before the jobs.
 func (s *stack) census() *census {
 	s.t.Helper()
-	nc, err := nats.Connect(s.url, nats.MaxReconnects(-1))
+	const inboxes = "reply.default"
+	own, err := nats.Connect(s.url, nats.MaxReconnects(-1), nats.CustomInboxPrefix(inboxes))
+	require.NoError(s.t, err)
+	s.t.Cleanup(own.Close)
+	s.nc = own
+	nc, err := nats.Connect(s.url, nats.MaxReconnects(-1), nats.CustomInboxPrefix(inboxes))
 	require.NoError(s.t, err)
 	s.t.Cleanup(nc.Close)
-	c := &census{s: s, nc: nc, started: map[string]map[int]int{}, finals: map[string]map[string]int{}, ends: map[string]int{}, marks: map[string]bool{}}
-	sub, err := nc.Subscribe("_INBOX.>", c.count)
+	c := &census{
+		s: s, nc: nc, started: map[string]map[int]int{}, finals: map[string]map[string]int{}, ends: map[string]int{},
+		marks: map[string]bool{},
+	}
+	sub, err := nc.Subscribe(inboxes+".>", c.count)
 	require.NoError(s.t, err)
 	require.NoError(s.t, sub.SetPendingLimits(-1, -1))
 	require.NoError(s.t, nc.Flush())

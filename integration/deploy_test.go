@@ -42,6 +42,7 @@ func TestThousandJobsThroughARollingRestart(t *testing.T) {
 		f.wait().exited(i % 5)
 		require.Equal(t, want[i], string(f.stdout), "job %d", i)
 		require.Equal(t, 1, f.result.Attempt)
+		require.Less(t, f.result.Timing.QueuedMS, 55_000.0, "job %d was left to its ack wait", i)
 	}
 	s.queueEmpty()
 	w1.stop()
