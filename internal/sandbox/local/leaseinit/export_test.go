@@ -9,7 +9,6 @@ import (
 // DecodeSetup is what lease init does with a set-up.
 func DecodeSetup(b []byte) (Setup, bool) { return decodeSetup(b) }
 
-
 // DecodeJob reads an encoded job as lease init and the stub do, tables of offsets and
 // all, but stays inside of it.
 func DecodeJob(b []byte) (*Job, error) {
