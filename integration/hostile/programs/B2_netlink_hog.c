@@ -1,9 +1,9 @@
-/* EXPECT: exit 0: answers that nobody reads fill the sockets of many processes; the kernel's memory for it stays small */
+/* EXPECT: exit 0: answers that nobody reads, in the sockets of many processes, use up no memory of the kernel's beyond the limit: there are no such sockets */
 #include "h.h"
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
-int main(void) {
+int main(int c, char **v) {
 	struct {
 		struct nlmsghdr h;
 		struct ifinfomsg i;
@@ -20,5 +20,8 @@ int main(void) {
 		for (;;) pause();
 	}
 	usleep(400000);
+	puts("sent");
+	fflush(stdout);
+	while (c > 1) 		pause();
 	return 0;
 }

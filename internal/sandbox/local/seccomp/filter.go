@@ -108,19 +108,14 @@ func only(i int, answer uint32, values ...uint32) []unix.SockFilter {
 	return compareArg(i, answer, allow, values...)
 }
 
-// compareArg answers match if the argument i is one of values.
+// compareArg answers match if the argument i is one of values. The kernel takes the
+// arguments in question as 32 bits, too.
 func compareArg(i int, otherwise, match uint32, values ...uint32) []unix.SockFilter {
-	return append(compare(i, 1, values...), ret(otherwise), ret(match))
-}
-
-// compare jumps over as many instructions as skip says if the argument i is one of
-// values. The kernel takes the arguments in question as 32 bits, too.
-func compare(i, skip int, values ...uint32) []unix.SockFilter {
 	body := []unix.SockFilter{load(arg(i))}
 	for n, v := range values {
-		body = append(body, jump(unix.BPF_JEQ, v, uint8(len(values)-1-n+skip), 0))
+		body = append(body, jump(unix.BPF_JEQ, v, uint8(len(values)-n), 0))
 	}
-	return body
+	return append(body, ret(otherwise), ret(match))
 }
 
 // arg is the offset of the argument i.

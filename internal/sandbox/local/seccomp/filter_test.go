@@ -106,7 +106,7 @@ func model(arch seccomp.Arch, names map[uint32]string, c call, inLease bool) uin
 	case name == "ioctl":
 		return when(arg(1) != 0x5412 && arg(1) != 0x541c, eperm)
 	case name == "socket":
-		return when(slices.Contains([]uint32{1, 2, 10}, arg(0)) || arg(0) == 16 && arg(2) == 0, efamily)
+		return when(slices.Contains([]uint32{1, 2, 10}, arg(0)), efamily)
 	case name == "socketpair":
 		return when(arg(0) == 1, efamily)
 	case name == "personality":
@@ -218,7 +218,7 @@ func TestFilter(t *testing.T) {
 		{"ioctl", eperm, [6]uint64{0, 1<<32 | unix.TIOCSTI}},
 		{"ioctl", allow, [6]uint64{0, unix.TCGETS}},
 		{"socket", allow, [6]uint64{unix.AF_UNIX}},
-		{"socket", allow, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},
+		{"socket", efamily, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},
 		{"socket", efamily, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}},
 		{"socket", efamily, [6]uint64{unix.AF_VSOCK}},
 		{"socket", efamily, [6]uint64{unix.AF_ALG}},

@@ -81,11 +81,9 @@ func decided() []decision {
 		// Input that a terminal would take for its user's, and a console's selection.
 		{"ioctl", compareArg(1, allow, eperm, unix.TIOCSTI, unix.TIOCLINUX)},
 		// The kernel loads the module of a family that it is asked for; with a pair, too.
-		{"socket", append(compare(0, 4, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6), []unix.SockFilter{
-			jump(unix.BPF_JEQ, unix.AF_NETLINK, 0, 2),
-			load(arg(2)), jump(unix.BPF_JEQ, unix.NETLINK_ROUTE, 1, 0),
-			ret(efamily), ret(allow),
-		}...)},
+		// AF_NETLINK is not among them: what waits in such sockets is memory that no
+		// control group counts, some 200 KiB for each descriptor.
+		{"socket", only(0, efamily, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6)},
 		{"socketpair", only(0, efamily, unix.AF_UNIX)},
 		{"personality", only(0, eperm, personalities()...)},
 	}
