@@ -27,6 +27,8 @@ type (
 type Config struct {
 	// Prefix of all subjects; default "exec".
 	Prefix string
+	// StreamPrefix begins the object store's name; default "EXEC".
+	StreamPrefix string
 	// Tenant and Queue default to "default".
 	Tenant, Queue string
 	// AcceptTimeout bounds the wait for the gateway's first answer; default 10 s.
@@ -69,6 +71,7 @@ func (e *RefusedError) Error() string {
 // New makes a client on nc.
 func New(nc *nats.Conn, cfg Config) (*Client, error) {
 	orDefault(&cfg.Prefix, "exec")
+	orDefault(&cfg.StreamPrefix, "EXEC")
 	orDefault(&cfg.Tenant, "default")
 	orDefault(&cfg.Queue, "default")
 	if cfg.AcceptTimeout <= 0 {

@@ -28,6 +28,7 @@ type tenantFlag struct {
 // jobFlags describe a job.
 type jobFlags struct {
 	tenantFlag
+	fileFlags
 
 	Queue       string   `default:"default" help:"Queue (default)." placeholder:"NAME"`
 	Profile     string   `help:"Profile." placeholder:"NAME"`
@@ -76,6 +77,7 @@ func (f *jobFlags) request(argv []string, stdin io.Reader) (*client.Request, err
 	}
 	r.Retry.IfLost = f.RetryIfLost
 	note("stdin", f.readStdin(r, stdin))
+	note("file", f.read(r))
 	if len(wrong) > 0 {
 		return nil, &exit{exitUsage, errors.Join(wrong...)}
 	}
@@ -179,7 +181,7 @@ func (s *session) client(file, tenant, queue string) (connected, error) {
 	if err != nil {
 		return connected{}, fmt.Errorf("%w at %s: %w; start one with `sallyport dev`, or name it with --server", daemon.ErrConnect, servers, err)
 	}
-	c, err := client.New(nc, client.Config{Prefix: cfg.SubjectPrefix, Tenant: tenant, Queue: queue, AcceptTimeout: cfg.NATS.Timeout})
+	c, err := client.New(nc, client.Config{Prefix: cfg.SubjectPrefix, StreamPrefix: cfg.StreamPrefix, Tenant: tenant, Queue: queue, AcceptTimeout: cfg.NATS.Timeout})
 	if err != nil {
 		nc.Close()
 		return connected{}, &exit{exitUsage, err}
@@ -206,6 +208,9 @@ func (c *submitCommand) Run(s *session) (err error) {
 		return err
 	}
 	defer cl.close()
+	if err := c.upload(s.ctx, cl.Client); err != nil {
+		return err
+	}
 	job, err := cl.Submit(s.ctx, request, c.ID)
 	if err != nil {
 		return refused(err)

@@ -18,6 +18,9 @@ type runCommand struct {
 	natsFlags
 	jobFlags
 	jsonFlag
+
+	CollectDir string `help:"Directory for the collected files; what has their names there is replaced." placeholder:"DIR"`
+
 	Argv []string `arg:"" passthrough:"partial" help:"Program and arguments."`
 }
 
@@ -29,6 +32,9 @@ func (c *runCommand) Run(s *session) (err error) {
 	if err != nil {
 		return err
 	}
+	if len(c.Collect) > 0 && c.CollectDir == "" && !c.JSON {
+		return &exit{exitUsage, errors.New("--collect needs --collect-dir, where the files go (or --json, whose result has them)")}
+	}
 	request.Output = wire.OutputReply
 	if c.JSON {
 		request.Output = wire.OutputInline
@@ -38,6 +44,9 @@ func (c *runCommand) Run(s *session) (err error) {
 		return notStarted(err)
 	}
 	defer cl.close()
+	if err := c.upload(s.ctx, cl.Client); err != nil {
+		return notStarted(err)
+	}
 	job, err := cl.Submit(s.ctx, request, c.ID)
 	if err != nil {
 		return notStarted(err)
@@ -51,7 +60,11 @@ func (c *runCommand) Run(s *session) (err error) {
 	if err != nil {
 		return &exit{wire.ExitLost, fmt.Errorf("job %s.%s: %w; it may still be running: sallyport status %s --tenant %s", job.Tenant, job.ID, err, job.ID, job.Tenant)}
 	}
-	return c.finish(s, job, result)
+	var saved error
+	if c.CollectDir != "" {
+		saved = save(s, cl.Client, c.CollectDir, result)
+	}
+	return c.finish(s, job, result, saved)
 }
 
 // notStarted gives err the exit code that says the most about the job.
@@ -147,8 +160,9 @@ func show(s *session, ev client.Event) (*client.Result, error) {
 	return nil, nil //nolint:nilnil // no result yet
 }
 
-// finish prints the result where it is asked for or needs words, and exits.
-func (c *runCommand) finish(s *session, job *client.Job, result *client.Result) error {
+// finish prints the result where it is asked for or needs words, and exits. Files
+// that could not be saved are an error of this command, told beside the job's code.
+func (c *runCommand) finish(s *session, job *client.Job, result *client.Result, saved error) error {
 	if c.JSON {
 		if err := s.json(result); err != nil {
 			return err
@@ -162,9 +176,9 @@ func (c *runCommand) finish(s *session, job *client.Job, result *client.Result) 
 		}
 	}
 	if code := wire.ExitStatus(result); code != exitOK {
-		return &exit{code: code}
+		return &exit{code: code, err: saved}
 	}
-	return nil
+	return saved
 }
 
 func unproven(r *client.Result) bool {

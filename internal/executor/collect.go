@@ -119,6 +119,7 @@ func (c *collector) store(out *wire.CollectedFile, content io.Reader) {
 
 // add appends within the bounds.
 func (c *collector) add(f wire.CollectedFile) {
+	f.Refuse, _ = wire.FileName(f.Refuse) // an error may quote what a job has named
 	f.Refuse = strings.ToValidUTF8(f.Refuse[:min(len(f.Refuse), maxWhy)], "")
 	size := len(f.Path) + len(f.Refuse)
 	if len(c.files) == wire.MaxCollected || size > c.names {
