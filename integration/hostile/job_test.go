@@ -48,6 +48,9 @@ type ended struct {
 	cause          cause
 	stdout, stderr []byte
 	took           time.Duration
+	// refused has the names of the workspace that were asked for, and why each was not
+	// handed over; empty for those that were.
+	refused map[string]string
 }
 
 // outcome is what the end comes to, by the same precedence as a result's.
@@ -143,12 +146,42 @@ func run(t testing.TB, box sandbox.Sandbox, groups bool, j job) ended {
 	require.NoError(t, waitErr)
 	require.True(t, e.Proof.Proven, "evidence: %v", e.Proof.Evidence)
 	require.Less(t, e.took, j.wall+j.grace+proofTime)
+	e.refused = collect(ctx, t, r)
 	require.NoError(t, box.Reset(ctx))
 	e.cause, e.stdout, e.stderr = why, sink.stdout.Bytes(), sink.stderr.Bytes()
 	if why == causeNone && sinkIsFull(sink) {
 		e.cause = causeOutput
 	}
 	return e
+}
+
+// Bounds of what is collected.
+const (
+	collectFiles = 64
+	collectBytes = 1 << 20
+)
+
+// collect asks for everything that a job has left in its workspace, whatever that is.
+func collect(ctx context.Context, t testing.TB, r sandbox.Run) map[string]string {
+	t.Helper()
+	refused := map[string]string{}
+	var total int64
+	_, err := r.Collect(ctx, sandbox.CollectSpec{
+		Patterns: []string{"**"}, MaxFiles: collectFiles, MaxFileBytes: collectBytes, MaxBytes: collectBytes,
+	}, func(c sandbox.Collected) error {
+		refused[c.Path] = c.Refused
+		if c.Refused != "" {
+			return nil
+		}
+		data, err := io.ReadAll(c.Content)
+		require.Len(t, data, int(c.Size))
+		total += c.Size
+		return err
+	})
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(refused), collectFiles)
+	require.LessOrEqual(t, total, int64(collectBytes))
+	return refused
 }
 
 func sinkIsFull(s *bounded) bool {
