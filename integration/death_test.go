@@ -103,7 +103,7 @@ func (m *morgue) living(leases []string) []string {
 	require.NoError(m.s.t, err)
 	for _, p := range processes {
 		line, err := os.ReadFile(p + "/cmdline")
-		if err != nil || len(line) == 0 {
+		if err != nil {
 			continue
 		}
 		groups, err := os.ReadFile(p + "/cgroup")

@@ -21,6 +21,8 @@ const (
 	// reconcileTimeout bounds the end of one dead worker's lease at start.
 	reconcileTimeout = 3 * time.Second
 	foreignPause     = 2 * time.Millisecond
+	// dyingTime is how long a dead worker's lock may outlive it.
+	dyingTime = time.Second
 )
 
 // reconcile ends what dead instances left. Their leases have ended with them, as a
@@ -37,18 +39,49 @@ func (p *Provider) reconcile() {
 			p.reconcileInstance(instance)
 			continue
 		}
-		lock, err := lockInstance(filepath.Join(p.state.root, instance))
+		lock, err := p.lockDead(instance)
 		if err != nil {
 			continue // it lives, or it is not ours to read
 		}
-		if p.reconcileInstance(instance) {
-			dir := filepath.Join(p.state.root, instance)
-			err = errors.Join(os.Remove(filepath.Join(dir, lockName)), os.Remove(dir))
+		p.cleaning = instance
+		gone := p.reconcileInstance(instance)
+		p.cleaning = ""
+		if gone {
+			err = removeInstance(filepath.Join(p.state.root, instance))
 		}
 		if err := errors.Join(err, lock.Close()); err != nil {
 			p.log.Warn().Err(err).Str("instance", instance).Msg("cannot remove a dead worker's state")
 		}
 	}
+}
+
+// lockDead takes the lock of an instance that is dead. A process that its worker was
+// just forking may hold it for a moment longer than the worker lives.
+func (p *Provider) lockDead(instance string) (*os.File, error) {
+	ctx, cancel := ownContext(dyingTime)
+	defer cancel()
+	for {
+		lock, err := lockInstance(filepath.Join(p.state.root, instance))
+		if !errors.Is(err, errInstanceLives) || !p.workerDead(instance) || pause(ctx, foreignPause) != nil {
+			return lock, err
+		}
+	}
+}
+
+// workerDead says whether the worker that wrote an instance's records has surely
+// ended. Without records nobody knows, and nothing has to be done.
+func (p *Provider) workerDead(instance string) bool {
+	records, err := p.state.of(instance)
+	if err != nil {
+		return false
+	}
+	for _, r := range records {
+		if r.Boot == p.host.bootID && r.Worker > 0 {
+			start, err := startTime(r.Worker)
+			return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || err == nil && start != r.WorkerStart
+		}
+	}
+	return false
 }
 
 // reconcileInstance ends the leases that a dead instance has left and says whether
@@ -206,7 +239,7 @@ func openVerified(r record) (*pidfd, sandbox.Evidence, error) {
 // noted. It has not been let in, so it ends when its worker does. A process that
 // says it is that lease's is doubt; nobody's word is enough to kill it.
 func (p *Provider) lookForeign(r record) (sandbox.Evidence, error) {
-	if r.Instance != "" && r.Instance != p.config.Instance {
+	if r.Instance != "" && r.Instance != p.config.Instance && r.Instance != p.cleaning {
 		lock, err := lockInstance(filepath.Join(p.state.root, r.Instance))
 		if errors.Is(err, errInstanceLives) {
 			return sandbox.Evidence{}, sandbox.Errorf(sandbox.Busy, "destroy", "lease %s: its worker lives and has not noted a process", r.Lease)

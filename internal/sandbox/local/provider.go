@@ -63,6 +63,8 @@ type Provider struct {
 	state        *state
 	null         *os.File
 	buffers      chunkPool
+	// cleaning is the dead instance whose lock is held, while New cleans up after it.
+	cleaning string
 	// runs counts goroutines of sandboxes and runs.
 	runs sync.WaitGroup
 

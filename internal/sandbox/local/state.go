@@ -247,12 +247,24 @@ func (s *state) of(instance string) ([]record, error) {
 
 // close lets go of the lock. If no lease is left, nothing of the instance is.
 func (s *state) close() error {
-	var errs []error
 	if left, err := s.of(s.base.Instance); err != nil || len(left) > 0 {
 		return errors.Join(err, s.lock.Close())
 	}
-	errs = append(errs, os.Remove(filepath.Join(s.dir, lockName)), os.Remove(s.dir), s.lock.Close())
-	return errors.Join(errs...)
+	return errors.Join(removeInstance(s.dir), s.lock.Close())
+}
+
+// removeInstance removes the directory of an instance whose lock is held and that has
+// no leases. With its lock gone, others may come in at once.
+func removeInstance(dir string) error {
+	err := os.Remove(filepath.Join(dir, lockName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	err = os.Remove(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
 }
 
 // startTime is when the process pid started, in clock ticks since boot
