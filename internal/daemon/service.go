@@ -42,7 +42,7 @@ func RunGateway(ctx context.Context, cfg *config.Config, log zerolog.Logger, bui
 	if err := measureBus(metrics, b); err != nil {
 		return err
 	}
-	return serve(ctx, cfg, log, metrics, observe.Health{Ready: func() error { return connected(b) }}, []part{gw})
+	return serve(ctx, cfg, log, metrics, observe.Health{Ready: func() error { return connected(b) }}, append([]part{gw}, orphans(nil)...))
 }
 
 // RunReaper destroys what is in quarantine on this host until ctx ends. It takes
@@ -79,7 +79,7 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 		return err
 	}
 	ready := func() error { return errors.Join(connected(b), r.Ready()) }
-	return serve(ctx, cfg, log, metrics, observe.Health{Ready: ready}, []part{{"reaper", r.Run}})
+	return serve(ctx, cfg, log, metrics, observe.Health{Ready: ready}, append([]part{{"reaper", r.Run}}, orphans(boxes)...))
 }
 
 // DevInfo is what a person needs to know of a running dev stack.

@@ -113,7 +113,8 @@ func (w *worker) parts(hurry context.Context, with ...part) []part {
 		defer context.AfterFunc(hurry, w.consumer.Kill)()
 		return w.consumer.Run(ctx)
 	}}}
-	return append(append(parts, with...), part{"lease pool", w.pool.Run}, part{"reaper", w.reaper.Run}, part{"registry", w.registry.run})
+	parts = append(append(parts, with...), part{"lease pool", w.pool.Run}, part{"reaper", w.reaper.Run}, part{"registry", w.registry.run})
+	return append(parts, orphans(w.sandboxes)...)
 }
 
 // ready is nil when jobs are taken, else it says why not.

@@ -233,16 +233,9 @@ func (b *box) reap() error {
 		return err
 	}
 	var waitErr error
-	err = raw.Read(func(fd uintptr) bool {
-		var info unix.Siginfo
-		for {
-			waitErr = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG, nil)
-			if waitErr != unix.EINTR {
-				break
-			}
-		}
-		// With WNOHANG, a process that lives leaves the structure as it was.
-		return waitErr != nil && waitErr != unix.EAGAIN || info.Signo != 0
+	err = raw.Read(func(fd uintptr) (ended bool) {
+		ended, waitErr = b.provider.launcher.family.wait(b.record.Pid, int(fd))
+		return ended
 	})
 	return errors.Join(err, waitErr)
 }

@@ -22,10 +22,11 @@ const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | u
 type launcher struct {
 	requests chan func()
 	quit     chan struct{}
+	family   family
 }
 
 func newLauncher(all *sync.WaitGroup) *launcher {
-	l := &launcher{requests: make(chan func()), quit: make(chan struct{})}
+	l := &launcher{requests: make(chan func()), quit: make(chan struct{}), family: family{pids: map[int]bool{}}}
 	all.Go(func() {
 		// Never unlocked: the thread ends with the goroutine, and what it forked
 		// with it.
@@ -73,7 +74,9 @@ func (l *launcher) launch(h *host, slot uint32, lease string, socket, null, grou
 	}
 	done := make(chan error)
 	fork := func() {
-		pid, err := syscall.ForkExec("/proc/self/exe", []string{leaseinit.Marker, lease}, attr)
+		pid, err := l.family.fork(func() (int, error) {
+			return syscall.ForkExec("/proc/self/exe", []string{leaseinit.Marker, lease}, attr)
+		})
 		p.pid = pid
 		done <- err
 	}
@@ -87,6 +90,7 @@ func (l *launcher) launch(h *host, slot uint32, lease string, socket, null, grou
 	}
 	if p.pidfd < 0 {
 		// It was not waited for, so the pid is still its own.
+		l.family.disown(p.pid)
 		return initProcess{}, errors.Join(
 			errors.New("start lease init: the kernel gave no pidfd (Linux 5.14 or newer is needed)"),
 			unix.Kill(p.pid, unix.SIGKILL))

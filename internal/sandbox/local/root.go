@@ -68,7 +68,7 @@ func (b *box) overlayView(lower string) (view, error) {
 		return v, nil
 	}
 	var err error
-	if v.tree, err = mappedTree(lower, b.provider.host.rangeBase+b.slot*rangeSize); err != nil {
+	if v.tree, err = b.provider.mappedTree(lower, b.provider.host.rangeBase+b.slot*rangeSize); err != nil {
 		return view{}, err
 	}
 	v.ops = append(append(v.ops, leaseinit.Op{Kind: leaseinit.OpTree, Path: leaseinit.LowerDir, Arg: lower}), ownDirs()...)
@@ -97,13 +97,13 @@ func checkLower(lower string) error {
 // mappedTree is the file system at dir as a detached mount, read-only, in which
 // root's files are those of the job's uid in the range that begins with first, and
 // all others, up to 65535, those of the same number there.
-func mappedTree(dir string, first uint32) (*os.File, error) {
+func (p *Provider) mappedTree(dir string, first uint32) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("open the tree of %s: %w", dir, err)
 	}
 	tree := os.NewFile(uintptr(fd), dir)
-	ns, err := uidMap(first)
+	ns, err := p.uidMap(first)
 	if err != nil {
 		return nil, errors.Join(err, tree.Close())
 	}
@@ -128,14 +128,10 @@ func mappedTree(dir string, first uint32) (*os.File, error) {
 
 // uidMap is a user namespace that is nothing but a map of uids and gids. It takes a
 // process to make one: a lease init that gets no set-up, and ends with its socket.
-func uidMap(first uint32) (_ *os.File, err error) {
+func (p *Provider) uidMap(first uint32) (_ *os.File, err error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
-	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return nil, errors.Join(err, ours.close(), theirs.Close())
 	}
 	ids := []syscall.SysProcIDMap{
 		{ContainerID: 0, HostID: int(first) + jobUID, Size: 1},
@@ -143,13 +139,16 @@ func uidMap(first uint32) (_ *os.File, err error) {
 		{ContainerID: jobUID, HostID: int(first), Size: 1},
 		{ContainerID: jobUID + 1, HostID: int(first) + jobUID + 1, Size: rangeSize - jobUID - 1},
 	}
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{leaseinit.Marker, "uid-map"}, &syscall.ProcAttr{
-		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), theirs.Fd()},
-		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
-		},
+	null := p.null.Fd()
+	pid, err := p.launcher.family.fork(func() (int, error) {
+		return syscall.ForkExec("/proc/self/exe", []string{leaseinit.Marker, "uid-map"}, &syscall.ProcAttr{
+			Files: []uintptr{null, null, null, theirs.Fd()},
+			Sys: &syscall.SysProcAttr{
+				Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
+			},
+		})
 	})
-	err = errors.Join(err, theirs.Close(), null.Close())
+	err = errors.Join(err, theirs.Close())
 	var ns *os.File
 	if pid > 0 {
 		var openErr error
@@ -159,6 +158,7 @@ func uidMap(first uint32) (_ *os.File, err error) {
 	err = errors.Join(err, ours.close())
 	if pid > 0 {
 		_, waitErr := syscall.Wait4(pid, nil, 0, nil)
+		p.launcher.family.disown(pid)
 		err = errors.Join(err, waitErr)
 	}
 	if err != nil {
