@@ -1,6 +1,7 @@
 package leaseinit
 
 import (
+	"errors"
 	"syscall"
 	"unsafe"
 
@@ -127,7 +128,7 @@ func (l *lease) limitWatches() {
 	for _, limit := range []struct{ file, value string }{
 		{"/proc/sys/user/max_inotify_instances", "16"}, {"/proc/sys/user/max_inotify_watches", "8192"},
 	} {
-		if err := writeFile(limit.file, limit.value, 0); err != unix.ENOENT { // a kernel without inotify
+		if err := writeFile(limit.file, limit.value, 0); !errors.Is(err, unix.ENOENT) { // a kernel without inotify
 			l.must(StageUserNamespaces, err, limit.file)
 		}
 	}
