@@ -28,6 +28,10 @@ const (
 	lastRetry  = 2 * time.Second
 	// callTimeout bounds one request to the JetStream API by the puller.
 	callTimeout = 2 * time.Second
+	// overheardTimeout is how long the server may take to say that nobody listens;
+	// settleTick is how often the end looks whether its requests have expired.
+	overheardTimeout = 250 * time.Millisecond
+	settleTick       = 10 * time.Millisecond
 )
 
 // pullQueue is one durable pull consumer.
@@ -153,7 +157,11 @@ func (p *puller) run(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopped = true
 	p.mu.Unlock()
-	return p.drain(context.WithoutCancel(ctx), sub, closed)
+	ending := context.WithoutCancel(ctx)
+	if p.overheard(ending) {
+		p.settle(ending)
+	}
+	return p.drain(ending, sub, closed)
 }
 
 // wait returns when everything that was started has ended; run has returned.
@@ -181,6 +189,34 @@ func (p *puller) watch(ctx context.Context, status <-chan nats.Status) {
 		p.missed(time.Now())
 		p.fill()
 		timer.Reset(p.pause(time.Now()))
+	}
+}
+
+// overheard says whether somebody else listens where our messages arrive, like
+// an operator's `nats sub '>'`. The server drops a request whose subject nobody
+// listens on; else it goes on delivering to it, and without us that message is
+// heard, not given back, and lies there for the ack wait. The subject of the
+// question is one that our own subscription does not match.
+func (p *puller) overheard(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, overheardTimeout)
+	defer cancel()
+	_, err := p.nc.RequestWithContext(ctx, p.inbox+".overheard", nil)
+	return err == nil || errors.Is(err, context.DeadlineExceeded)
+}
+
+// settle waits until the requests that are parked have expired; what they bring
+// until then is given back.
+func (p *puller) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Expires+p.cfg.Heartbeat)
+	defer cancel()
+	tick := time.NewTicker(settleTick)
+	defer tick.Stop()
+	for p.snapshot().Owed > 0 && p.nc.IsConnected() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }
 

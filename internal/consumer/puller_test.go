@@ -193,6 +193,40 @@ func TestPullerDrainStrandsNothing(t *testing.T) {
 	require.Equal(t, int64(600), done.Load())
 }
 
+// TestPullerLeavesNoGhostWhereOthersListen: the server keeps requests alive for
+// as long as anybody listens where their answers go, an operator's tool included.
+func TestPullerLeavesNoGhostWhereOthersListen(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	nc, observer := b.connect(), b.connect()
+	js := makeQueues(t, nc, "q")
+	cfg := pullFrom("q")
+	cfg.Expires = time.Second
+	var done atomic.Int64
+	cfg.Start = func(_ string, m *nats.Msg, _ *nats.MsgMetadata) { ack(m); done.Add(1) }
+	parked := func() func() {
+		p, stop := pull(t, nc, cfg)
+		eventually(t, 2*time.Second, func() bool { return p.Stats().Owed == cfg.Slots }, "asks for nothing")
+		return stop
+	}
+	heard, err := observer.Subscribe("_INBOX.>", func(*nats.Msg) {})
+	require.NoError(t, err)
+	require.NoError(t, observer.Flush())
+	stop := parked()
+	began := time.Now()
+	stop()
+	require.Less(t, time.Since(began), cfg.Expires+cfg.Heartbeat+time.Second)
+	publish(t, js, "q", 8)
+	stop = parked()
+	eventually(t, 5*time.Second, func() bool { return done.Load() == 8 }, "messages went to a puller that has ended")
+
+	require.NoError(t, heard.Unsubscribe())
+	require.NoError(t, observer.Flush())
+	began = time.Now()
+	stop()
+	require.Less(t, time.Since(began), cfg.Expires/2, "waits though nobody listens")
+}
+
 func TestPullerTellsStoredMessagesByTheirReply(t *testing.T) {
 	t.Parallel()
 	nc := newBroker(t).connect()
