@@ -12,6 +12,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -212,3 +213,45 @@ func TestFilesOutliveARestart(t *testing.T) {
 type readFunc func(p []byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// The rights that docs/operating.md gives are enough, for the worker and for who uses
+// the tools of NATS.
+func TestFilesNeedNoMoreRights(t *testing.T) {
+	t.Parallel()
+	may := func(subjects ...string) *server.Permissions {
+		return &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: append(subjects, "$JS.API.INFO")},
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+		}
+	}
+	s := startServer(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "admin", Password: "x"},
+			{Username: "worker", Password: "x", Permissions: may("$JS.API.STREAM.MSG.GET.OBJ_EXEC_FILES", "$JS.API.STREAM.PURGE.OBJ_EXEC_FILES", "$O.EXEC_FILES.>")},
+			{Username: "publisher", Password: "x", Permissions: may("$JS.API.STREAM.INFO.OBJ_EXEC_FILES", "$JS.API.STREAM.PURGE.OBJ_EXEC_FILES",
+				"$JS.API.DIRECT.GET.OBJ_EXEC_FILES.>", "$JS.API.CONSUMER.CREATE.OBJ_EXEC_FILES.>", "$JS.API.CONSUMER.DELETE.OBJ_EXEC_FILES.>", "$JS.FC.OBJ_EXEC_FILES.>", "$O.EXEC_FILES.>")},
+		}
+	})
+	as := func(user string) *bus.Bus {
+		return connect(t, s.ClientURL(), func(o *bus.Options) { o.NATS = []nats.Option{nats.UserInfo(user, "x")} })
+	}
+	apply(t, as("admin"), small())
+	worker, publisher := as("worker"), as("publisher")
+	store, err := publisher.JS().ObjectStore(deadline(t), "EXEC_FILES")
+	require.NoError(t, err)
+	content := bytes.Repeat([]byte("x"), 1<<20)
+	_, err = store.PutBytes(deadline(t), "t/in", content)
+	require.NoError(t, err)
+	got, err := get(t, worker.Files(), "t", "in")
+	require.NoError(t, err)
+	require.Len(t, got, len(content))
+	require.NoError(t, worker.Files().Put(deadline(t), "t", "out", strings.NewReader(got)))
+	data, err := store.GetBytes(deadline(t), "t/out")
+	require.NoError(t, err)
+	require.Equal(t, content, data)
+	_, err = store.PutBytes(deadline(t), "t/in", []byte("again"))
+	require.NoError(t, err)
+	require.Error(t, worker.Files().Put(deadline(t), "t", "out", io.MultiReader(bytes.NewReader(content), iotest.ErrReader(io.ErrNoProgress))))
+	require.Zero(t, worker.PermissionErrors())
+	require.Zero(t, publisher.PermissionErrors())
+}
