@@ -104,11 +104,9 @@ func (b *box) create(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	var files []int
-	if b.group != nil {
-		for _, f := range b.group.JobFiles() {
-			files = append(files, int(f.Fd()))
-		}
+	files, err := b.admit(&setup)
+	if err != nil {
+		return err
 	}
 	if root.tree != nil {
 		files = append(files, int(root.tree.Fd()))
@@ -117,6 +115,26 @@ func (b *box) create(ctx context.Context) (err error) {
 		return fmt.Errorf("send set-up: %w", err)
 	}
 	return b.answer(ctx, leaseinit.Ready)
+}
+
+// admit gives lease init what it needs to put jobs into their control groups, and
+// returns the descriptors that go with its set-up.
+func (b *box) admit(setup *leaseinit.Setup) (fds []int, err error) {
+	if b.group == nil {
+		return nil, nil
+	}
+	for _, f := range b.group.JobFiles() {
+		fds = append(fds, int(f.Fd()))
+	}
+	dir := b.group.JobDir()
+	if dir == nil {
+		return fds, nil
+	}
+	if b.provider.host.root {
+		err = b.group.Admit(b.provider.host.firstUID(b.slot))
+	}
+	setup.Into = true
+	return append(fds, int(dir.Fd())), err
 }
 
 // setup is what lease init needs, with the root view, which the caller closes.

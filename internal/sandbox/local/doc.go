@@ -2,8 +2,8 @@
 // namespaces and control groups alone: no helper program, no cgo.
 //
 // A sandbox is lease init (package leaseinit) in user, pid, mount, network, ipc,
-// uts and cgroup namespaces of its own. A run is a process tree below a stub that
-// is pid 1 of further pid, mount and ipc namespaces. When the stub is gone, the
+// and uts namespaces of its own. A run is a process tree below a stub that is pid 1
+// of further pid, mount and ipc namespaces, in a cgroup namespace of its own. When the stub is gone, the
 // kernel has ended everything that was in them, whatever it had become: that is
 // the proof of a run's end. It is seen three times: by the worker on the stub's
 // pidfd, by lease init, which reaps the stub, and in the job's control group.

@@ -85,6 +85,10 @@ func freeRanges(uidMap string) (base, count uint32) {
 	return base, count
 }
 
+// firstUID is the uid that is root in the sandbox with a slot, where the worker is
+// root.
+func (h *host) firstUID(slot uint32) int { return int(h.rangeBase + slot*rangeSize) }
+
 // slot chooses a uid range that no other lease of this worker has. Leases of other
 // workers may have the same by chance; user namespaces keep them apart all the
 // same.

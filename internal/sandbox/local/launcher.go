@@ -14,7 +14,7 @@ import (
 )
 
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET |
-	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // launcher forks all lease inits from one thread. Their death signal is tied to
 // the thread that forked them (prctl(2), PR_SET_PDEATHSIG): if it were any of the
@@ -103,7 +103,7 @@ func (l *launcher) launch(h *host, slot uint32, lease string, socket, null, grou
 // init keeps what it needs as ambient capabilities over its own namespaces.
 func mapIDs(sys *syscall.SysProcAttr, h *host, slot uint32) {
 	if h.root {
-		first := int(h.rangeBase + slot*rangeSize)
+		first := h.firstUID(slot)
 		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: rangeSize}}
 		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: rangeSize}}
 		sys.GidMappingsEnableSetgroups = true

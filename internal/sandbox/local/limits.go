@@ -40,8 +40,8 @@ func (p *Provider) findCapabilities() (sandbox.Capabilities, error) {
 		Isolation: sandbox.Isolation{
 			Level: "namespaces",
 			Applied: []string{
-				"user, pid, mount, network, ipc, uts and cgroup namespaces",
-				"nested pid, mount and ipc namespaces for each job", "read-only root", "no network",
+				"user, pid, mount, network, ipc and uts namespaces",
+				"nested pid, mount, ipc and cgroup namespaces for each job", "read-only root", "no network",
 				"no capabilities", "no_new_privs", "no further user namespaces", "system-call filter",
 			},
 		},

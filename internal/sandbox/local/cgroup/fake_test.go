@@ -42,6 +42,8 @@ type tree struct {
 	absent map[string]bool
 	// broken are writes, by the file's path, that fail.
 	broken map[string]error
+	// owners are who was given a file.
+	owners map[string]int
 	// beforeMkdir sees each group before it is made.
 	beforeMkdir func(name string)
 	// busy is how often a group still says EBUSY after it is empty.
@@ -65,7 +67,7 @@ type group struct {
 // newTree has the worker in own ("/" or "/a/b"), alone.
 func newTree(t *testing.T, own string) *tree {
 	t.Helper()
-	f := &tree{t: t, groups: map[string]*group{}, absent: map[string]bool{}, broken: map[string]error{}}
+	f := &tree{t: t, groups: map[string]*group{}, absent: map[string]bool{}, broken: map[string]error{}, owners: map[string]int{}}
 	f.mountinfo = "30 23 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 	f.add(mount)
 	f.groups[mount].offered = set("cpuset", "cpu", "io", "memory", "pids")
@@ -394,6 +396,16 @@ func (f *tree) Rmdir(name string) error {
 		return fail("rmdir", name, syscall.EBUSY)
 	}
 	delete(f.groups, name)
+	return nil
+}
+
+func (f *tree) Chown(name string, uid int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.groups[path.Dir(name)] == nil {
+		return fail("chown", name, syscall.ENOENT)
+	}
+	f.owners[name] = uid
 	return nil
 }
 

@@ -21,6 +21,8 @@ type FS interface {
 	Mkdir(name string) error
 	// Rmdir removes one empty group.
 	Rmdir(name string) error
+	// Chown gives a group's file to a user.
+	Chown(name string, uid int) error
 	// Subdirs lists the names of the groups directly below name.
 	Subdirs(name string) ([]string, error)
 	// Open opens a group's directory, or one of its files for writing, to be
@@ -83,6 +85,14 @@ func (OS) Mkdir(name string) error {
 func (OS) Rmdir(name string) error {
 	if err := unix.Rmdir(name); err != nil {
 		return &fs.PathError{Op: "rmdir", Path: name, Err: err}
+	}
+	return nil
+}
+
+// Chown implements FS.
+func (OS) Chown(name string, uid int) error {
+	if err := unix.Chown(name, uid, -1); err != nil {
+		return &fs.PathError{Op: "chown", Path: name, Err: err}
 	}
 	return nil
 }

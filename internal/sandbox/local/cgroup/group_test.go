@@ -242,6 +242,17 @@ func TestNewLeaseWritesEveryLimitOnTheJobLeaf(t *testing.T) {
 	}, f.writes)
 }
 
+func TestAdmitGivesLeaseInitTheWayIntoTheJobLeafAndNoOther(t *testing.T) {
+	t.Parallel()
+	f := newTree(t, "/")
+	g, _ := open(t, f)
+	l := lease(t, g, cgroup.Limits{})
+	require.NotNil(t, l.JobDir())
+	require.NoError(t, l.Admit(7000))
+	top := l.Dirs()[0]
+	require.Equal(t, map[string]int{top + "/cgroup.procs": 7000, top + "/job/cgroup.procs": 7000}, f.owners)
+}
+
 func TestNewLeaseRefusesBadIDs(t *testing.T) {
 	t.Parallel()
 	g, _ := open(t, newTree(t, "/app"))

@@ -23,6 +23,7 @@ type Lease struct {
 	nest  nest
 
 	initDir  *os.File
+	jobDir   *os.File
 	jobFiles []*os.File
 	counters counters
 
@@ -86,7 +87,28 @@ func (l *Lease) AttachInit(pid int) error {
 	return nil
 }
 
-// JobFiles are open files, one for each hierarchy, into which the job's first
+// JobDir is the v2 leaf of jobs, an open directory for CLONE_INTO_CGROUP; nil where
+// there is no v2 tree. Who is to clone into it needs the right to: see Admit.
+func (l *Lease) JobDir() *os.File { return l.jobDir }
+
+// Admit lets the user uid put its processes from lease init's v2 group into the
+// job's: for a birth there, other than for a move, the kernel asks for the rights of
+// the one who clones (cgroups(7)). It takes no more than that: uid sees no cgroup
+// file system.
+func (l *Lease) Admit(uid int) error {
+	b := l.group.unified
+	if b == nil {
+		return nil
+	}
+	for _, dir := range []string{path.Join(b.dir, l.id), path.Join(b.dir, l.id, jobLeaf)} {
+		if err := l.group.fs.Chown(path.Join(dir, procsFile), uid); err != nil {
+			return fmt.Errorf("admit lease init: %w", err)
+		}
+	}
+	return nil
+}
+
+// JobFiles are open files, one for each hierarchy and v2's first, into which the job's first
 // process writes "0" to enter its leaf. They were opened with the worker's rights,
 // and the kernel asks for those of the opener (cgroups(7)): the writer needs none.
 // The lease keeps them open.
@@ -150,9 +172,18 @@ func (l *Lease) openFiles() error {
 		if err != nil {
 			return err
 		}
+		if b.version == 2 {
+			l.jobFiles = append([]*os.File{file}, l.jobFiles...)
+			continue
+		}
 		l.jobFiles = append(l.jobFiles, file)
 	}
 	if b := l.group.unified; b != nil {
+		job, err := l.group.fs.Open(path.Join(b.dir, l.id, jobLeaf), unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			return err
+		}
+		l.jobDir = job
 		dir, err := l.group.fs.Open(path.Join(b.dir, l.id, initLeaf), unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return err
@@ -164,7 +195,7 @@ func (l *Lease) openFiles() error {
 
 func (l *Lease) close() error {
 	errs := []error{l.counters.close()}
-	for _, file := range append(l.jobFiles, l.initDir) {
+	for _, file := range append(l.jobFiles, l.initDir, l.jobDir) {
 		if file == nil {
 			continue
 		}

@@ -77,10 +77,6 @@ func (l *lease) planStub(p *program, tmp, shm, workspace uintptr) {
 	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textTmp), text(textTmpfs), mountFlags, tmp)
 	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textShm), text(textTmpfs), mountFlags|unix.MS_NOEXEC, shm)
 	l.planOverlay(p, workspace)
-	// From here on neither the stub nor what it forks may mount or make namespaces.
-	if theJob.filter.prog.Len > 0 {
-		p.add(StageFilter, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&theJob.filter.prog)))
-	}
 }
 
 func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {
@@ -115,6 +111,10 @@ func (l *lease) planChild(j *job, h *jobHeader, at func(uint32) uintptr) {
 	}
 	p.add(StageCwd, unix.SYS_CHDIR, at(h.cwd))
 	p.add(StageDescriptors, unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)
+	// From here on it may not mount or make namespaces.
+	if theJob.filter.prog.Len > 0 {
+		p.add(StageFilter, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&theJob.filter.prog)))
+	}
 	p.add(StageSignals, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&emptyMask)), 0, 8)
 }
 

@@ -105,7 +105,7 @@ func run() {
 // may otherwise end the process for them, or the job's process run one of the
 // runtime's handlers in memory that it shares.
 func quieten() {
-	var deflt, ignore = [4]uint64{0}, [4]uint64{1}
+	deflt, ignore := [4]uint64{0}, [4]uint64{1}
 	for sig := uintptr(1); sig <= 64; sig++ {
 		do(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&deflt)), 0, 8)
 	}

@@ -77,13 +77,16 @@ type Setup struct {
 	// Switch says that lease init is root inside and jobs change to JobUID. If
 	// not, only one uid is mapped and lease init has it too.
 	Switch bool
+	// Into says that the last descriptor, before Tree's, is the directory of the job's
+	// v2 group, to be born in, and the first one the file that moves a process there.
+	Into bool
 	// View is the root.
 	View []Op
 	// Filter is the system-call filter as an array of struct sock_filter; empty
 	// means none.
 	Filter []byte
-	// JobFilter is the one that each stub loads in addition when it has made its
-	// mounts: MaxJobFilter instructions at most.
+	// JobFilter is the one that each job's process loads in addition, before it
+	// executes the program: MaxJobFilter instructions at most.
 	JobFilter []byte
 	// Overlay says that the root of jobs is an overlay above LowerDir.
 	Overlay bool
@@ -98,7 +101,7 @@ func (s *Setup) Encode() []byte {
 	b = appendString(b, s.Base)
 	b = appendString(b, s.Hostname)
 	b = binary.LittleEndian.AppendUint32(b, s.JobUID)
-	for _, flag := range []bool{s.Switch, s.Overlay, s.Tree} {
+	for _, flag := range []bool{s.Switch, s.Overlay, s.Tree, s.Into} {
 		if flag {
 			b = append(b, 1)
 		} else {
@@ -124,7 +127,7 @@ func decodeSetup(b []byte) (s Setup, ok bool) {
 		return s, false
 	}
 	s.Base, s.Hostname, s.JobUID = d.string(), d.string(), d.uint32()
-	s.Switch, s.Overlay, s.Tree = d.byte() == 1, d.byte() == 1, d.byte() == 1
+	s.Switch, s.Overlay, s.Tree, s.Into = d.byte() == 1, d.byte() == 1, d.byte() == 1, d.byte() == 1
 	n := int(d.uint32())
 	for i := 0; i < n && !d.short; i++ {
 		s.View = append(s.View, Op{OpKind(d.uint32()), d.string(), d.string()})

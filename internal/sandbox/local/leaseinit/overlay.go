@@ -89,5 +89,13 @@ func (l *lease) takeFiles(fds []int) {
 		}
 		l.tree, fds = fds[len(fds)-1], fds[:len(fds)-1]
 	}
+	if l.setup.Into {
+		if len(fds) < 2 {
+			l.die(StageProtocol, unix.EBADMSG, "control groups")
+		}
+		last := len(fds) - 1
+		theJob.into = cloneArgs{flags: childFlags | unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(fds[last])}
+		fds = fds[:last]
+	}
 	l.groups = append([]int{}, fds...)
 }

@@ -42,13 +42,13 @@ func (p *program) add(stage Stage, nr uintptr, args ...uintptr) *step {
 	return s
 }
 
-// play makes the calls and returns the stage and error of the first that failed.
+// play makes the calls from the step first on and returns the stage and error of the first that failed.
 //
 //go:nosplit
 //go:norace
-func (p *program) play() (Stage, syscall.Errno) {
+func (p *program) play(first int) (Stage, syscall.Errno) {
 	var kept uintptr
-	for i := 0; i < p.n; i++ {
+	for i := first; i < p.n; i++ {
 		s := (*step)(unsafe.Add(unsafe.Pointer(&p.steps), uintptr(i)*unsafe.Sizeof(step{})))
 		if s.kept {
 			s.args[0] = kept

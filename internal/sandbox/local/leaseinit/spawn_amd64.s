@@ -21,11 +21,11 @@ child:
 	CALL ·stub(SB)
 	INT  $3
 
-// func spawnChild() (pid uintptr)
-TEXT ·spawnChild(SB), NOSPLIT, $0-8
-	MOVL $56, AX     // clone(2)
-	MOVL $0x4111, DI // CLONE_VM | CLONE_VFORK | SIGCHLD
-	XORL SI, SI
+// func spawnChild(nr, a, b uintptr) (pid uintptr)
+TEXT ·spawnChild(SB), NOSPLIT, $0-32
+	MOVQ nr+0(FP), AX
+	MOVQ a+8(FP), DI
+	MOVQ b+16(FP), SI
 	XORL DX, DX
 	XORL R10, R10
 	XORL R8, R8
@@ -33,7 +33,7 @@ TEXT ·spawnChild(SB), NOSPLIT, $0-8
 	SYSCALL
 	TESTQ AX, AX
 	JZ   child
-	MOVQ AX, pid+0(FP)
+	MOVQ AX, pid+24(FP)
 	RET
 
 child:

@@ -20,18 +20,18 @@ child:
 	CALL ·stub(SB)
 	BRK
 
-// func spawnChild() (pid uintptr)
-TEXT ·spawnChild(SB), NOSPLIT, $0-8
-	MOVD $220, R8    // clone(2)
-	MOVD $0x4111, R0 // CLONE_VM | CLONE_VFORK | SIGCHLD
-	MOVD ZR, R1
+// func spawnChild(nr, a, b uintptr) (pid uintptr)
+TEXT ·spawnChild(SB), NOSPLIT, $0-32
+	MOVD nr+0(FP), R8
+	MOVD a+8(FP), R0
+	MOVD b+16(FP), R1
 	MOVD ZR, R2
 	MOVD ZR, R3
 	MOVD ZR, R4
 	MOVD ZR, R5
 	SVC
 	CBZ  R0, child
-	MOVD R0, pid+0(FP)
+	MOVD R0, pid+24(FP)
 	RET
 
 child:

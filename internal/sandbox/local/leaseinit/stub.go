@@ -17,21 +17,24 @@ type job struct {
 	// candidates, argv and env are tables of C strings, ended by 0.
 	candidates unsafe.Pointer
 	argv, env  uintptr
-	// filter is the one that the stub loads, the same for all jobs of a lease.
+	// filter is the one that the job's process loads, the same for all jobs of a lease.
 	filter struct {
 		prog         unix.SockFprog
 		instructions [MaxJobFilter]unix.SockFilter
 	}
+	// into are clone3's arguments for a birth in the job's v2 control group; without
+	// flags it is not tried.
+	into cloneArgs
 	// report is what the stub says, and lease init after it.
 	report Report
 
 	// From here on it is the stub's and the child's scratch space.
 	failure failure
+	first   int // the first step of the child's program
 	info    [16]uint64
 	usage   syscall.Rusage
 	status  int32
 	now     unix.Timespec
-	none    uint64
 }
 
 // failure is what the job's process tells the stub when it could not execute the
@@ -76,11 +79,45 @@ func forkStub(pidfd *int32) (uintptr, syscall.Errno) {
 //go:noescape
 func spawnStub(nr, a, b, c uintptr) (pid uintptr)
 
-// spawnChild starts the job's process, as vfork(2) does it: it calls child in the
-// stub's memory, and the stub goes on when it has executed the program or ended.
+// spawnChild makes the clone(2) or clone3(2) call nr with the arguments a and b, to
+// start the job's process as vfork(2) does it: it calls child in the stub's memory,
+// and the stub goes on when it has executed the program or ended.
 //
 //go:noescape
-func spawnChild() (pid uintptr)
+func spawnChild(nr, a, b uintptr) (pid uintptr)
+
+// childFlags are the job's process's: a cgroup namespace, whose root is the stub's
+// group, hides what the groups are called outside.
+const childFlags = unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_NEWCGROUP
+
+// cloneArgs are those of clone3(2), struct clone_args.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+// spawn starts the job's process in its v2 control group, or lets it move there: a
+// move stops all forks and exits of the host for a moment. Being born there is not
+// possible everywhere: a kernel may not know it, a container may forbid clone3, and
+// with nsdelegate the group must be seen in the worker's cgroup namespace.
+//
+//go:noinline
+//go:nosplit
+//go:norace
+func spawn(j *job) (uintptr, syscall.Errno) {
+	if j.into.flags != 0 {
+		j.first = 1 // the first step is the move
+		pid, e := result(spawnChild(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&j.into)), unsafe.Sizeof(j.into)))
+		if e == 0 {
+			return pid, 0
+		}
+		j.into.flags = 0
+	}
+	j.first = 0
+	return result(spawnChild(unix.SYS_CLONE, childFlags|uintptr(unix.SIGCHLD), 0))
+}
+
+// What assembly calls.
+var _ = [...]func(){stub, child}
 
 // result splits what a system call returns.
 //
@@ -100,7 +137,7 @@ func result(r uintptr) (uintptr, syscall.Errno) {
 //go:norace
 func stub() {
 	j := &theJob
-	if stage, e := j.stub.play(); e != 0 {
+	if stage, e := j.stub.play(0); e != 0 {
 		tell(j, Unready, stage, e)
 		exit(1)
 	}
@@ -145,7 +182,7 @@ func stub() {
 //go:norace
 func start(j *job) uintptr {
 	j.failure = failure{}
-	pid, e := result(spawnChild())
+	pid, e := spawn(j)
 	if e != 0 {
 		tell(j, Unready, StageFork, e)
 		exit(1)
@@ -173,7 +210,7 @@ func start(j *job) uintptr {
 //go:norace
 func child() {
 	j := &theJob
-	if stage, e := j.child.play(); e != 0 {
+	if stage, e := j.child.play(j.first); e != 0 {
 		fail(j, stage, e, 0)
 	}
 	// As execvp(3) does it: go on where there is nothing to execute, remember

@@ -9,10 +9,10 @@
 //
 // Loading a filter costs time for every instruction, so there are two. The long
 // one is loaded by lease init, once a lease, and all jobs inherit it; it lets
-// through the four kinds of call that lease init and the stub need and jobs must
-// not have: mount, umount2, pivot_root, and clone with new namespaces. The short one
-// takes these away: each job's stub loads it when it has made its mounts. The kernel
-// runs both, and the stricter answer counts. Nothing inside can take a filter away.
+// through the kinds of call that lease init and the stub need and jobs must not have:
+// mount, umount2, pivot_root, clone with new namespaces, and clone3. The short one
+// takes these away: each job's process loads it before it executes the program. The kernel runs
+// both, and the stricter answer counts. Nothing inside can take a filter away.
 //
 // The long filter is a binary tree over ranges of numbers. The kernel runs a new
 // filter once for every number there is: a tree takes tens of microseconds where a

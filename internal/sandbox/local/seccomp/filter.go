@@ -51,8 +51,8 @@ func (f Filter) Bytes() []byte {
 type Policy struct {
 	// Lease is loaded once a lease, by lease init.
 	Lease Filter
-	// Job is loaded by each job's stub when it has made its mounts. It takes away
-	// what Lease leaves to lease init and the stub. MaxJob instructions at most.
+	// Job is loaded by each job's process before it executes the program. It takes
+	// away what Lease leaves to lease init and the stub. MaxJob instructions at most.
 	Job Filter
 }
 
@@ -81,19 +81,22 @@ func prologue(arch Arch) Filter {
 	return program
 }
 
-// job refuses what makes mounts and namespaces. It is the second filter, so it
+// job refuses what makes mounts and namespaces, and clone3, whose arguments a filter
+// cannot see. It is the second filter, so it
 // need not look at the processor's mode.
 func job(arch Arch) Filter {
 	return Filter{
 		load(offsetNumber),
-		jump(unix.BPF_JEQ, arch.numbers["mount"], 6, 0),
-		jump(unix.BPF_JEQ, arch.numbers["umount2"], 5, 0),
-		jump(unix.BPF_JEQ, arch.numbers["pivot_root"], 4, 0),
+		jump(unix.BPF_JEQ, arch.numbers["mount"], 7, 0),
+		jump(unix.BPF_JEQ, arch.numbers["umount2"], 6, 0),
+		jump(unix.BPF_JEQ, arch.numbers["pivot_root"], 5, 0),
+		jump(unix.BPF_JEQ, arch.numbers["clone3"], 5, 0),
 		jump(unix.BPF_JEQ, arch.numbers["clone"], 0, 2),
 		load(arg(0)),
 		jump(unix.BPF_JSET, newNamespaces, 1, 0),
 		ret(allow),
 		ret(eperm),
+		ret(enosys),
 	}
 }
 
@@ -140,8 +143,8 @@ func answers(arch Arch) map[uint32]uint32 {
 		}
 	}
 	set(allow, allowed()...)
-	set(allow, "clone", "mount", "umount2", "pivot_root") // Policy.Job takes them away
 	set(enosys, missing()...)
+	set(allow, "clone", "clone3", "mount", "umount2", "pivot_root") // Policy.Job takes them away
 	return all
 }
 

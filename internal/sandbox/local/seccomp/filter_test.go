@@ -96,6 +96,8 @@ func model(arch seccomp.Arch, names map[uint32]string, c call, inLease bool) uin
 		return otherwise
 	}
 	switch {
+	case name == "clone3":
+		return when(inLease, enosys)
 	case !known, slices.Contains(seccomp.Missing(), name):
 		return enosys
 	case name == "mount", name == "umount2", name == "pivot_root":
