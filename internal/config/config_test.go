@@ -269,6 +269,24 @@ func TestParseSizeAndDuration(t *testing.T) {
 	}
 }
 
+func TestRootViews(t *testing.T) {
+	for root, mistake := range map[string]string{
+		"/srv/py": "", "overlay:/srv/py": "", "overlay:/srv/a:b": "",
+		"srv/py": "is not an absolute path", "overlay:srv": "is not an absolute path", "overlay:": "is not an absolute path",
+		"overlay:overlay:/srv": "is not an absolute path", "/srv/../etc": "which is /etc", "/srv/": "which is /srv",
+		"/": "is the host's own root", "overlay:/": "is the host's own root",
+	} {
+		c, err := load(t, "profiles: {py: {root: '"+root+"'}}")
+		if mistake != "" {
+			require.ErrorContains(t, err, "profiles.py.root: \""+root+"\" ", root)
+			require.ErrorContains(t, err, mistake)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, root, c.Profiles["py"].Root)
+	}
+}
+
 func TestEveryKeyIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operating.md")
 	require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -15,8 +16,9 @@ type Profile struct {
 	Name string
 	// Provider makes its sandboxes: local or fake.
 	Provider string
-	// Root is the directory that becomes the root filesystem; empty means the
-	// host's system directories, read-only.
+	// Root is the root view: empty means the host's system directories, read-only; a
+	// directory, read-only; or "overlay:" and a directory, which each job sees as if
+	// it could be written to.
 	Root string
 	// Reuse is tenant (again for the same tenant after proof and reset) or never.
 	Reuse string
@@ -192,10 +194,7 @@ func (p *Profile) set(path, text string) error {
 		return among("local", "fake")(text)
 	case "root":
 		p.Root = text
-		if !filepath.IsAbs(text) {
-			return errors.New("is not an absolute path")
-		}
-		return nil
+		return checkRoot(text)
 	case "reuse":
 		p.Reuse = text
 		return among("tenant", "never")(text)
@@ -209,6 +208,21 @@ func (p *Profile) set(path, text string) error {
 		return setDuration(&p.IdleTTL, text)
 	}
 	return errors.New("belongs to no setting")
+}
+
+// checkRoot takes a clean absolute path, with "overlay:" in front of it or not. The
+// root of the host itself would show what no job should see.
+func checkRoot(text string) error {
+	dir, _ := strings.CutPrefix(text, "overlay:")
+	switch {
+	case !filepath.IsAbs(dir):
+		return errors.New("is not an absolute path, nor overlay: and one")
+	case filepath.Clean(dir) != dir:
+		return errors.New("is not the shortest form of its path, which is " + filepath.Clean(dir))
+	case dir == "/":
+		return errors.New("is the host's own root: leave the key out to show its system directories")
+	}
+	return nil
 }
 
 func setCount(at *int, text string, least, most int64) error {

@@ -129,6 +129,8 @@ func launchHint(err error) string {
 		return " (user namespaces are forbidden here: kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns, or a container's seccomp profile that refuses clone(CLONE_NEWUSER); allow them, or run the worker as root on the host)"
 	case errors.Is(err, unix.EACCES):
 		return " (the uid map was refused, or the worker's binary cannot be executed by everybody: chmod 755; with kernel.apparmor_restrict_unprivileged_userns=1 an AppArmor profile with \"userns,\" is needed)"
+	case errors.Is(err, unix.ENOSYS):
+		return " (clone3 is refused, as by the seccomp profile of a container: use one that allows it, or run the worker on the host)"
 	case errors.Is(err, unix.EINVAL):
 		return " (this kernel lacks one of the namespaces, or a wrong map)"
 	}

@@ -11,5 +11,8 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(workerEnv); dir != "" {
 		asWorker(dir)
 	}
+	if obstacle := os.Getenv(obstacleEnv); obstacle != "" {
+		asProbe(obstacle)
+	}
 	goleak.VerifyTestMain(m)
 }
