@@ -12,10 +12,10 @@ RACE     := $(if $(CC_FOUND),-race,)
 GO_FILES = $$(git ls-files --cached --others --exclude-standard -- '*.go')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint fmt fix fmt-check vet tidy-check race-check fuzz bench microbench soak cover
+.PHONY: help demo build test test-v2 check lint fmt fix fmt-check vet tidy-check race-check fuzz bench microbench soak cover
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## build, start everything in one process and run real jobs (under a minute)
 	./bin/sallyport demo
@@ -28,6 +28,9 @@ ifeq ($(CC_FOUND),)
 	@echo 'make test: no C compiler, so the race detector is NOT on (install gcc)'
 endif
 	$(GO) test $(RACE) -shuffle=on ./...
+
+test-v2: ## run the sandbox's tests on a kernel with cgroup v2 alone, in a virtual machine (needs qemu)
+	./test/v2/run.sh
 
 check: race-check fmt-check vet lint tidy-check test build ## what CI runs: format, vet, lint, modules, tests with -race, build
 

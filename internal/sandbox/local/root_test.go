@@ -38,11 +38,23 @@ func rootFS(t testing.TB) string {
 	}
 	write("etc/release", "from the image\n", 0o644)
 	write("opt/tools/hello", "#!/bin/sh\necho hello from $0\n", 0o755)
-	write("opt/tools/plain", "echo no\n", 0o644)
-	write("opt/tools/noshebang", "echo no\n", 0o755)
-	write("opt/tools/badinterp", "#!/no/such/interpreter\n", 0o755)
-	write("opt/tools/elf", "\x7fELF\x02\x01\x01"+strings.Repeat("\x00", 9)+"\x02\x00\xff\xff"+strings.Repeat("\x00", 100), 0o755)
+	for name, program := range programs() {
+		write("opt/tools/"+name, program.content, program.mode)
+	}
 	return root
+}
+
+type program struct {
+	content string
+	mode    os.FileMode
+}
+
+// programs cannot be executed, each for another reason.
+func programs() map[string]program {
+	return map[string]program{
+		"plain": {"echo no\n", 0o644}, "noshebang": {"echo no\n", 0o755}, "badinterp": {"#!/no/such/interpreter\n", 0o755},
+		"elf": {"\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\xff\xff" + strings.Repeat("\x00", 100), 0o755},
+	}
 }
 
 // copyProgram copies a program of this host, and what it is linked with to the
@@ -95,7 +107,7 @@ func overlay(t testing.TB, p *local.Provider, lower string) (sandbox.Sandbox, bo
 	return box, true
 }
 
-// views are sandboxes with each root view. tools is where rootFS has them, empty
+// eachView runs test in sandboxes with each root view. tools is where rootFS has them, empty
 // for the host's view.
 func eachView(t *testing.T, test func(t *testing.T, box sandbox.Sandbox, tools string)) {
 	p := provider(t, false)
@@ -133,17 +145,28 @@ func TestStartErrorsInEachRootView(t *testing.T) {
 			{"no such directory", in("/no/such", command("/bin/true")), sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.ENOENT), Path: "/no/such"}},
 			{"no such directory in the workspace", in("sub", command("/bin/true")), sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.ENOENT), Path: "/workspace/sub"}},
 			{"directory is a file", in("/bin/sh", command("/bin/true")), sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.ENOTDIR), Path: "/bin/sh"}},
-			{"directory is closed", in("/proc/1/root", command("/bin/true")), sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.EACCES), Path: "/proc/1/root"}},
+			{"directory through a link is closed", in("/proc/1/root", command("/bin/true")), sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.EACCES), Path: "/proc/1/root"}},
 		}
 		if tools != "" {
+			cases = append(cases, startCase{"directory is closed", in("/closed", command("/bin/true")), sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.EACCES), Path: "/closed"}})
+		}
+		// The same from the image and from what the request brings along.
+		for _, dir := range []string{tools, "/workspace"} {
+			if dir == "" {
+				continue
+			}
 			cases = append(cases, []startCase{
-				{"found but not executable", withPath("/nope:"+tools, command("plain")), sandbox.StartError{Reason: sandbox.StartNotExecutable, Errno: int(unix.EACCES), Path: tools + "/plain"}},
-				{"no #! line", withPath(tools, command("noshebang")), sandbox.StartError{Reason: sandbox.StartBadFormat, Errno: int(unix.ENOEXEC), Path: tools + "/noshebang"}},
-				{"missing interpreter", withPath(tools, command("badinterp")), sandbox.StartError{Reason: sandbox.StartBadInterpreter, Errno: int(unix.ENOENT), Path: tools + "/badinterp"}},
-				{"another machine's program", command(tools + "/elf"), sandbox.StartError{Reason: sandbox.StartBadFormat, Errno: int(unix.ENOEXEC), Path: tools + "/elf"}},
+				{"found but not executable", withPath("/nope:"+dir, command("plain")), sandbox.StartError{Reason: sandbox.StartNotExecutable, Errno: int(unix.EACCES), Path: dir + "/plain"}},
+				{"no #! line", withPath(dir, command("noshebang")), sandbox.StartError{Reason: sandbox.StartBadFormat, Errno: int(unix.ENOEXEC), Path: dir + "/noshebang"}},
+				{"missing interpreter", withPath(dir, command("badinterp")), sandbox.StartError{Reason: sandbox.StartBadInterpreter, Errno: int(unix.ENOENT), Path: dir + "/badinterp"}},
+				{"another machine's program", command(dir + "/elf"), sandbox.StartError{Reason: sandbox.StartBadFormat, Errno: int(unix.ENOEXEC), Path: dir + "/elf"}},
+				{"directory is a file, with files", in(dir+"/plain", command("/bin/true")), sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.ENOTDIR), Path: dir + "/plain"}},
 			}...)
 		}
 		for _, tt := range cases {
+			for name, program := range programs() {
+				tt.process.Files = append(tt.process.Files, sandbox.File{Path: name, Mode: program.mode, Content: strings.NewReader(program.content)})
+			}
 			r := run(t, box, tt.process)
 			require.Equal(t, sandbox.StartedNo, r.Started, tt.name)
 			require.Nil(t, r.Exit, tt.name)
@@ -161,10 +184,8 @@ func TestLookUpInEachRootView(t *testing.T) {
 		require.Equal(t, "/nope:/bin\n", r.stdout)
 		// Without one, the usual places.
 		require.Nil(t, run(t, box, sandbox.Process{Argv: []string{"true"}}).StartError)
-		link, target := "/dev/fd/../../1/cwd/..", "" // replaced below
-		if tools == "" {
-			link, target = "/var/tmp", "/tmp"
-		} else {
+		link, target := "/var/tmp", "/tmp"
+		if tools != "" {
 			link, target = "/link", "/data/sub"
 			r := run(t, box, withPath("/bin:"+tools, command("hello")))
 			require.Equal(t, "hello from "+tools+"/hello\n", r.stdout, r.stderr)
