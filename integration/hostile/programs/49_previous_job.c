@@ -54,6 +54,7 @@ int main(void) {
 	sched_getaffinity(0,sizeof one,&one);
 	sched_getaffinity(1,sizeof all,&all);
 	none49("affinity",CPU_COUNT(&one)!=sysconf(_SC_NPROCESSORS_ONLN));
+	none49("files in the root",!access("/x",F_OK)+!access("/usr/x",F_OK));
 	none49("umask",umask(022)!=022);
 	return bad;
 }
