@@ -26,7 +26,7 @@ import (
 
 const (
 	// leases are in use at the same time.
-	leases = 4
+	leases = 6
 	// soakEnv asks for the long form, rounds times over.
 	soakEnv, rounds = "SALLYPORT_SOAK", 10
 	// imageEnv is where a test that runs itself as another user finds the root that

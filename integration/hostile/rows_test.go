@@ -154,6 +154,9 @@ func ownRows(short func(row) row) []row {
 		{name: "B1_swallow_stdin", leftover: true, stdin: zeros},
 		{name: "B2_netlink_hog", leftover: true},
 		{name: "B4_memory_in_rings"},
+		{name: "B5_notify", leftover: true},
+		short(row{name: "B6_vfork_hold", want: does(wall)}),
+		short(row{name: "B7_aftermath_threads", want: does(wall)}),
 		{name: "B3_limit_pid1", want: does(exited, signaled), signal: 9},
 	}
 }

@@ -86,6 +86,9 @@ func (r *run) watch() (reaped *leaseinit.Report, ok bool) {
 			if r.note(e) {
 				return &e.report, true
 			}
+			if e.report.Kind == leaseinit.Leftover {
+				r.unthrottle()
+			}
 		case <-r.box.gone:
 			// What was said before the end is in the channel.
 			for {
@@ -120,6 +123,7 @@ func (r *run) climb() time.Duration {
 	case rungAsk:
 		r.signal(unix.SIGTERM)
 	case rungForce:
+		r.unthrottle()
 		r.signal(unix.SIGHUP)
 	case rungHammer:
 		r.signal(unix.SIGKILL)
@@ -134,6 +138,16 @@ func (r *run) climb() time.Duration {
 		return time.Hour
 	}
 	return max(0, r.ladder.next.Sub(now))
+}
+
+// unthrottle lets what is killed end without waiting for its share of CPU time.
+func (r *run) unthrottle() {
+	if r.box.group == nil {
+		return
+	}
+	if err := r.box.group.Unthrottle(); err != nil {
+		r.box.provider.log.Warn().Err(err).Str("lease", r.box.spec.Lease).Msg("cannot lift the cpu limit of a run that is ended")
+	}
 }
 
 // checkCPU ends the run when it has used up its CPU time.

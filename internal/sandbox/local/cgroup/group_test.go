@@ -320,6 +320,25 @@ func TestSetLimitsBelowWhatIsInUse(t *testing.T) {
 		"the kernel takes the limit, and would kill the next process at once")
 }
 
+func TestUnthrottle(t *testing.T) {
+	t.Parallel()
+	f := newTree(t, "/app")
+	g, _ := open(t, f)
+	l := lease(t, g, cgroup.Limits{CPUShare: 5})
+	job := "/app/sallyport/one/5e1f/job/cpu.max"
+	f.writes = nil
+	require.NoError(t, l.Unthrottle())
+	require.Equal(t, []string{job + " max 100000"}, f.writes)
+	require.NoError(t, l.SetLimits(cgroup.Limits{CPUShare: 5}))
+	require.Contains(t, f.writes, job+" 5000 100000", "the next run has the limit again")
+	require.NoError(t, l.SetLimits(cgroup.Limits{}))
+	f.writes = nil
+	require.NoError(t, l.Unthrottle())
+	require.Empty(t, f.writes, "there is no limit to lift")
+	require.NoError(t, l.Remove(cleanup(t)))
+	require.NoError(t, l.Unthrottle())
+}
+
 func TestUsageIsSinceBegin(t *testing.T) {
 	t.Parallel()
 	f := newTree(t, "/app")

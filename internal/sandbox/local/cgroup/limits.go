@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"golang.org/x/sys/unix"
 )
@@ -159,6 +160,23 @@ func (l *Lease) setCPU(want int64, all bool) error {
 	err := l.write(b, names.cpuLimit, names.cpuValue(want))
 	if b.version == 1 && errors.Is(err, unix.EINVAL) {
 		err = fmt.Errorf("a group above has a smaller cpu quota: %w", err)
+	}
+	return err
+}
+
+// Unthrottle lifts the CPU limit of the job leaf until the next SetLimits, for
+// processes that are killed: they need CPU time to end, and before Linux 6.18 they had
+// to wait for their share of it in the kernel, too. A group that is gone has none.
+func (l *Lease) Unthrottle() error {
+	b := l.group.cpu
+	if b == nil || l.applied.CPUShare == 0 {
+		return nil
+	}
+	l.doubtful.Store(true)
+	names := files(b.version)
+	err := l.write(b, names.cpuLimit, names.cpuValue(0))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
 	}
 	return err
 }
