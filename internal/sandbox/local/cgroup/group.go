@@ -347,15 +347,24 @@ func (g *Group) returnFrom(anchor string, cause error) error {
 	return cause
 }
 
-// moveBack leaves the worker's own group as it was found.
+// moveBack leaves the worker's own group as it was found. Where another instance of
+// this process has begun meanwhile to use it, the worker stays in its leaf.
 func (g *Group) moveBack(ctx context.Context) error {
 	anchor := path.Dir(g.moved)
 	for _, c := range g.enabled {
-		if err := g.fs.WriteFile(path.Join(anchor, controllersFile), "-"+string(c)); err != nil {
+		err := g.fs.WriteFile(path.Join(anchor, controllersFile), "-"+string(c))
+		if errors.Is(err, unix.EBUSY) {
+			return nil
+		}
+		if err != nil {
 			return fmt.Errorf("take the %s controller back: %w", c, err)
 		}
 	}
-	if err := g.fs.WriteFile(path.Join(anchor, procsFile), "0"); err != nil {
+	err := g.fs.WriteFile(path.Join(anchor, procsFile), "0")
+	if errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("move the worker back: %w", err)
 	}
 	return rmdir(ctx, g.fs, g.moved)

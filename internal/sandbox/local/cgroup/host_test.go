@@ -354,11 +354,13 @@ func TestHostMemoryLimitThatIsBusy(t *testing.T) {
 	t.Parallel()
 	view := failingFS{mu: &sync.Mutex{}, fail: map[string]int{}, done: map[string]int{}}
 	g, report := cgroup.Open(cgroup.Config{Instance: fmt.Sprintf("test-%d-busy", os.Getpid()), FS: view})
+	if g != nil {
+		t.Cleanup(func() { require.NoError(t, g.Close(cleanup(t))) })
+	}
 	if g == nil || !strings.HasPrefix(report.Memory.By, "v1") || !report.Pids.OK {
 		t.Logf("memory is not limited by v1 here, or pids not at all: %s", report)
 		return
 	}
-	t.Cleanup(func() { require.NoError(t, g.Close(cleanup(t))) })
 	l := newLease(t, g, cgroup.Limits{MemoryBytes: 64 * mib, Pids: 9})
 	view.fail["memory.limit_in_bytes"] = 1
 	require.NoError(t, l.SetLimits(cgroup.Limits{MemoryBytes: 32 * mib, Pids: 9}))
