@@ -63,7 +63,12 @@ left() {
 	say "FAIL  groups left: $groups"
 }
 
-flags="-test.v -test.timeout=30m -test.run=$pattern"
+# What makes more at once than an emulated processor does within the provider's
+# bounds of time, and says nothing about control groups. TestUnprivileged runs all
+# tests again as a user: that is done below.
+skip='^(TestPlacedProgramsAreNeverBusy|TestCollectIsBounded|TestThreadsComeAndGo|TestUnprivileged)$'
+say "left out: $skip"
+flags="-test.v -test.timeout=30m -test.run=$pattern -test.skip=$skip"
 as="setpriv --reuid=1234 --regid=1234 --clear-groups"
 cd /tmp
 
