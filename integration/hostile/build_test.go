@@ -100,6 +100,15 @@ func compile(t testing.TB, to string) bool {
 		return false
 	}
 	dir := t.TempDir()
+	static := func(source, to string) ([]byte, error) {
+		return exec.CommandContext(t.Context(), cc, "-static", "-O1", "-w", "-pthread", "-o", to, source, "-lrt").CombinedOutput()
+	}
+	nothing := filepath.Join(dir, "nothing.c")
+	require.NoError(t, os.WriteFile(nothing, []byte("int main(void) { return 0; }\n"), 0o600))
+	if out, err := static(nothing, filepath.Join(dir, "nothing")); err != nil {
+		t.Logf("the C compiler makes no static programs: %v: %s", err, out)
+		return false
+	}
 	var all, choose bytes.Buffer
 	for _, name := range append(names(t, ".c"), "h") {
 		file := name + ".c"
@@ -116,7 +125,7 @@ func compile(t testing.TB, to string) bool {
 	fmt.Fprintf(&all, "int main(int c, char **v) {\n%s\treturn 99;\n}\n", choose.String())
 	source := filepath.Join(dir, "all.c")
 	require.NoError(t, os.WriteFile(source, all.Bytes(), 0o600))
-	out, err := exec.CommandContext(t.Context(), cc, "-static", "-O1", "-w", "-pthread", "-o", to, source, "-lrt").CombinedOutput()
+	out, err := static(source, to)
 	require.NoError(t, err, "%s", out)
 	require.NoError(t, os.Chmod(to, 0o755))
 	return true
