@@ -18,6 +18,12 @@ func TestWorkerThatCannotWorkSaysWhy(t *testing.T) {
 		require.Equal(t, 3, code, out)
 		require.Contains(t, out, "--server")
 	})
+	t.Run("unreadable credentials", func(t *testing.T) {
+		s := s.on(t)
+		out, code := s.command(append(common, "--server", s.url, "--creds", "/no/such.creds")...)
+		require.Equal(t, 2, code, out)
+		require.Contains(t, out, "creds: cannot be read")
+	})
 	t.Run("no streams", func(t *testing.T) {
 		s := s.on(t)
 		out, code := s.command(append(common, "--server", s.url)...)

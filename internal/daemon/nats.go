@@ -12,6 +12,9 @@ import (
 // Dial says how to connect: the servers and the client's options. What the
 // configuration gives stands above what the named context of the nats tool says.
 func Dial(cfg config.NATS) (servers string, opts []nats.Option, err error) {
+	if err := cfg.Readable(); err != nil {
+		return "", nil, err
+	}
 	over := []natscontext.Option{
 		natscontext.WithServerURL(cfg.Server),
 		natscontext.WithUser(cfg.User), natscontext.WithPassword(cfg.Password), natscontext.WithToken(cfg.Token),
