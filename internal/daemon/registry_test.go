@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,9 +26,7 @@ func localConfig(t *testing.T, yaml string, flags map[string]string) *config.Con
 	file := filepath.Join(dir, "c.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
 	all := map[string]string{"state_dir": filepath.Join(dir, "state"), "http": freeAddress(t)}
-	for key, value := range flags {
-		all[key] = value
-	}
+	maps.Copy(all, flags)
 	cfg, err := config.Load(config.Sources{File: file, Flags: all, CPUs: 2})
 	require.NoError(t, err)
 	return cfg

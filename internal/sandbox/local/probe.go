@@ -96,8 +96,13 @@ func (p *Provider) probeInside(ctx context.Context, box sandbox.Sandbox, r *Repo
 		}
 	}
 	for _, ns := range []struct{ name, file string }{
-		{PropertyUser, "user"}, {PropertyPid, "pid"}, {PropertyMount, "mnt"}, {PropertyNetwork, "net"},
-		{PropertyIPC, "ipc"}, {PropertyUTS, "uts"}, {PropertyCgroup, "cgroup"},
+		{PropertyUser, "user"},
+		{PropertyPid, "pid"},
+		{PropertyMount, "mnt"},
+		{PropertyNetwork, "net"},
+		{PropertyIPC, "ipc"},
+		{PropertyUTS, "uts"},
+		{PropertyCgroup, "cgroup"},
 	} {
 		outside, err := os.Readlink("/proc/self/ns/" + ns.file)
 		inside := facts[ns.file]

@@ -18,9 +18,6 @@ import (
 // a file system of its own above it.
 const OverlayPrefix = "overlay:"
 
-// reserved are the places in a root that sandboxes make themselves.
-var reserved = []string{"dev", "proc", "tmp", "workspace"}
-
 // view is what a sandbox's root is made of.
 type view struct {
 	ops     []leaseinit.Op
@@ -85,7 +82,7 @@ func checkLower(lower string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("%s is no directory", lower)
 	}
-	for _, name := range reserved {
+	for _, name := range []string{"dev", "proc", "tmp", "workspace"} {
 		info, err := os.Lstat(filepath.Join(lower, name))
 		if err == nil && !info.IsDir() {
 			return fmt.Errorf("%s is no directory: the sandbox mounts its own there", filepath.Join(lower, name))
