@@ -85,8 +85,17 @@ func TestCollectedFilesStayInTheirDirectory(t *testing.T) {
 		path string
 		good bool
 	}{
-		{"a", true}, {"new/dir/b", true}, {"there", true}, {"link", true},
-		{"../victim", false}, {"/etc/x", false}, {"a/../../victim", false}, {"linkdir/victim", false}, {".", false}, {"sub", false}, {"", false},
+		{"a", true},
+		{"new/dir/b", true},
+		{"there", true},
+		{"link", true},
+		{"../victim", false},
+		{"/etc/x", false},
+		{"a/../../victim", false},
+		{"linkdir/victim", false},
+		{".", false},
+		{"sub", false},
+		{"", false},
 	} {
 		err := saveFile(t.Context(), cl, root, &client.CollectedFile{Path: c.path, Size: 3, Base64: base64.StdEncoding.EncodeToString([]byte("new"))})
 		if !c.good {

@@ -188,10 +188,11 @@ func (f *Files) chunkSize() uint32 {
 
 func (f *Files) putChunks(ctx context.Context, info *jetstream.ObjectInfo, content io.Reader) error {
 	digest, chunk, last := sha256.New(), make([]byte, info.Opts.ChunkSize), uint64(0)
-	for {
-		n, readErr := io.ReadFull(content, chunk)
-		if readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("read it: %w", readErr)
+	for over := false; !over; {
+		n, err := io.ReadFull(content, chunk)
+		over = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !over {
+			return fmt.Errorf("read it: %w", err)
 		}
 		if n > 0 {
 			if info.Size += uint64(n); info.Size > wire.MaxObjectBytes {
@@ -210,11 +211,9 @@ func (f *Files) putChunks(ctx context.Context, info *jetstream.ObjectInfo, conte
 				return err
 			}
 		}
-		if readErr != nil {
-			info.Digest = jetstream.GetObjectDigestValue(digest)
-			return nil
-		}
 	}
+	info.Digest = jetstream.GetObjectDigestValue(digest)
+	return nil
 }
 
 // putMeta writes what is said about the object in place of what stood there. It may

@@ -255,3 +255,23 @@ func TestFilesNeedNoMoreRights(t *testing.T) {
 	require.Zero(t, worker.PermissionErrors())
 	require.Zero(t, publisher.PermissionErrors())
 }
+
+// What others write about an object is refused or within bounds.
+func FuzzReadObject(f *testing.F) {
+	f.Add([]byte(`{"name":"t/a","bucket":"EXEC_FILES","nuid":"x","size":3,"mtime":"0001-01-01T00:00:00Z","chunks":1,"digest":"SHA-256=AA=="}`))
+	f.Add([]byte(`{"name":"t/a","options":{"link":{"bucket":"b"}}}`))
+	f.Add([]byte(`{"name":"t/a","size":-1,"nuid":"*"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		info, err := bus.ReadObject(data, "t/a")
+		if err != nil {
+			require.Nil(t, info)
+			require.True(t, errors.Is(err, run.ErrBadObject) || errors.Is(err, run.ErrNoObject))
+			return
+		}
+		require.Equal(t, "t/a", info.Name)
+		require.True(t, wire.ValidToken(info.NUID))
+		require.LessOrEqual(t, info.Size, uint64(wire.MaxObjectBytes))
+		require.False(t, info.Deleted)
+		require.True(t, info.Opts == nil || info.Opts.Link == nil)
+	})
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 
 	"golang.org/x/sys/unix"
 
@@ -16,8 +15,8 @@ const (
 	// placeBytes is how much of a file is written or read at once.
 	placeBytes = 256 << 10
 	// defaultMode is that of a file without one.
-	defaultMode fs.FileMode = 0o644
-	dirMode                 = 0o755
+	defaultMode = 0o644
+	dirMode     = 0o755
 )
 
 // place puts the process's files into the workspace. The gate is closed, so that
@@ -47,7 +46,7 @@ func placeHint(err error) string {
 func (b *box) placeFile(ctx context.Context, f *sandbox.File, buffer []byte) error {
 	mode := uint32(f.Mode)
 	if mode == 0 {
-		mode = uint32(defaultMode)
+		mode = defaultMode
 	}
 	if err := b.inWorkspace(func(w *workspaceDir) error { return w.makeFile(f.Path) }); err != nil {
 		return err
@@ -88,7 +87,7 @@ func (w *workspaceDir) makeFile(name string) error {
 			return err
 		}
 	}
-	fd, err := open(w.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, uint64(defaultMode))
+	fd, err := open(w.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, defaultMode)
 	if err != nil {
 		return err
 	}

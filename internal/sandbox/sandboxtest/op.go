@@ -172,20 +172,14 @@ func Shell(ops ...Op) []string {
 // shellFile is a step that has to do with files.
 func shellFile(op Op) string {
 	name := quote(op.Name)
-	switch op.Do {
-	case DoPut:
-		return fmt.Sprintf("printf '%%s' %s >> %s\n", quote(op.Text), name)
-	case DoShow:
-		return fmt.Sprintf("cat %s\n", name)
-	case DoSymlink:
-		return fmt.Sprintf("ln -s /etc/passwd %s\n", name)
-	case DoFifo:
-		return fmt.Sprintf("mkfifo %s\n", name)
-	case DoHardLink:
-		return fmt.Sprintf("echo x > %s; ln %s %s.second\n", name, name, name)
-	default:
-		return fmt.Sprintf("mkdir %s\n", name)
-	}
+	return map[Action]string{
+		DoPut:      fmt.Sprintf("printf '%%s' %s >> %s\n", quote(op.Text), name),
+		DoShow:     fmt.Sprintf("cat %s\n", name),
+		DoSymlink:  fmt.Sprintf("ln -s /etc/passwd %s\n", name),
+		DoFifo:     fmt.Sprintf("mkfifo %s\n", name),
+		DoHardLink: fmt.Sprintf("echo x > %s; ln %s %s.second\n", name, name, name),
+		DoDir:      fmt.Sprintf("mkdir %s\n", name),
+	}[op.Do]
 }
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -1,0 +1,4 @@
+package bus
+
+// ReadObject reads what an object store says about an object.
+var ReadObject = readObject
