@@ -127,7 +127,7 @@ func tryPids(ctx context.Context, box sandbox.Sandbox) error {
 	const limit, more = 4, 20
 	o, err := trial{
 		script: fmt.Sprintf("i=1; while [ $i -lt %d ]; do sleep 60 & i=$((i+1)); echo $i; done", more),
-		limits: sandbox.Limits{Pids: limit}, stop: time.Second,
+		limits: sandbox.Limits{Pids: limit}, stop: 2 * time.Second,
 	}.run(ctx, box)
 	if err == nil && (o.last() < 1 || o.last() > limit) {
 		err = fmt.Errorf("with a limit of %d, a shell and its children became %d processes", limit, o.last())
