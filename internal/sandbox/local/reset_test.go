@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -123,17 +124,30 @@ func TestNothingIsLeftForTheNextJob(t *testing.T) {
 		old := create(t, p)
 		for _, tt := range traces {
 			box := create(t, p)
-			fresh := run(t, box, tt.look).stdout
+			fresh := lookFor(t, box, tt.look, func(out string) bool { return strings.HasPrefix(out, tt.found) })
 			require.True(t, strings.HasPrefix(fresh, tt.found), "%s: %q", tt.name, fresh)
 			for _, box := range []sandbox.Sandbox{box, old} {
 				require.NotNil(t, run(t, box, tt.leave).Exit)
-				r := run(t, box, tt.look)
-				require.NotNil(t, r.Exit)
-				require.Equal(t, fresh, r.stdout, "%s; stderr: %s", tt.name, r.stderr)
+				require.Equal(t, fresh, lookFor(t, box, tt.look, func(out string) bool { return out == fresh }), tt.name)
 			}
 			requireGone(t, box)
 		}
 	})
+}
+
+// lookFor returns what process prints. Where leases have a user in common, the kernel
+// counts some things for all of them (RLIMIT_SIGPENDING, inotify): other tests that
+// use all of it pass, and what a job has left would not.
+func lookFor(t *testing.T, box sandbox.Sandbox, process sandbox.Process, enough func(string) bool) string {
+	t.Helper()
+	for began := time.Now(); ; {
+		r := run(t, box, process)
+		require.NotNil(t, r.Exit, "stderr: %s", r.stderr)
+		if enough(r.stdout) || os.Geteuid() == 0 || time.Since(began) > patience {
+			return r.stdout
+		}
+		<-time.After(100 * time.Millisecond)
+	}
 }
 
 // TestUsageIsTheJobsOwn: counters that the control group keeps for the lease begin
