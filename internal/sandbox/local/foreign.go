@@ -21,6 +21,8 @@ const (
 	// reconcileTimeout bounds the end of one dead worker's lease at start.
 	reconcileTimeout = 3 * time.Second
 	foreignPause     = 2 * time.Millisecond
+	// scanPause is the time between two looks at all processes of the host.
+	scanPause = 20 * time.Millisecond
 	// dyingTime is how long a dead worker's lock may outlive it.
 	dyingTime = time.Second
 )
@@ -176,7 +178,7 @@ func (p *Provider) endForeign(ctx context.Context, r record) (sandbox.Evidence, 
 	if r.Pid == 0 {
 		for {
 			evidence, err := p.lookForeign(r)
-			if sandbox.KindOf(err) != sandbox.Busy || pause(ctx, foreignPause) != nil {
+			if sandbox.KindOf(err) != sandbox.Busy || pause(ctx, scanPause) != nil {
 				return evidence, err
 			}
 		}

@@ -14,8 +14,10 @@ func setup() leaseinit.Setup {
 	return leaseinit.Setup{
 		Base: "/mnt", Hostname: "sandbox", JobUID: 1000, Switch: true,
 		View: []leaseinit.Op{
-			{Kind: leaseinit.OpDir, Path: "/etc"}, {Kind: leaseinit.OpFile, Path: "/etc/passwd", Arg: "root\x00\xff\n"},
-			{Kind: leaseinit.OpBind, Path: "/usr", Arg: "/usr"}, {Kind: leaseinit.OpLink, Path: "/bin", Arg: strings.Repeat("x", 5000)},
+			{Kind: leaseinit.OpDir, Path: "/etc"},
+			{Kind: leaseinit.OpFile, Path: "/etc/passwd", Arg: "root\x00\xff\n"},
+			{Kind: leaseinit.OpBind, Path: "/usr", Arg: "/usr"},
+			{Kind: leaseinit.OpLink, Path: "/bin", Arg: strings.Repeat("x", 5000)},
 		},
 		Filter: []byte("filters!"), JobFilter: []byte{0, 1, 2, 3, 4, 5, 6, 7},
 	}
