@@ -65,7 +65,7 @@ func CheckFiles(files []File) error {
 
 // CollectSpec says which files of a run to read.
 type CollectSpec struct {
-	// Patterns name the files (see Match). A bad one is an error of kind Refused.
+	// Patterns name the files (see CompilePatterns). A bad one is an error of kind Refused.
 	Patterns []string
 	// MaxFiles bounds the matches, refused ones included; at least 1.
 	MaxFiles int
@@ -139,21 +139,32 @@ func CompilePatterns(patterns []string) (Patterns, error) {
 	return compiled, nil
 }
 
-// Match says whether the file or directory with this path is one that a pattern
-// names, and whether such may stand below it if it is a directory. A ** at a
-// pattern's end names files alone, so a directory is not named by it.
-func (p Patterns) Match(name string, dir bool) (named, below bool) {
+// Match is what the patterns say about a path. Its time is bounded by the product of
+// the lengths.
+func (p Patterns) Match(name string) Match {
 	segments := strings.Split(name, "/")
+	var m Match
 	for _, pattern := range p {
-		n, b := match(pattern, segments, dir)
-		named, below = named || n, below || b
+		m.match(pattern, segments)
 	}
-	return named, below && dir
+	return m
 }
 
+// Match says what a path is to patterns.
+type Match struct {
+	// File and Dir say that a pattern names it, if it is a file or a directory. A **
+	// at a pattern's end names files alone.
+	File, Dir bool
+	// Below says that, if it is a directory, a pattern may name something in it.
+	Below bool
+}
+
+// Any says that it matters what the path is.
+func (m Match) Any() bool { return m.File || m.Dir || m.Below }
+
 // match follows one pattern: at is the set of positions in it that the segments so
-// far can have led to, so that its time is bounded by the product of the lengths.
-func match(pattern, segments []string, dir bool) (named, below bool) {
+// far can have led to.
+func (m *Match) match(pattern, segments []string) {
 	at := make([]bool, len(pattern)+1)
 	at[0] = true
 	for _, s := range segments {
@@ -175,11 +186,10 @@ func match(pattern, segments []string, dir bool) (named, below bool) {
 		at = next
 	}
 	for i, reached := range at[:len(pattern)] {
-		below = below || reached
+		m.Below = m.Below || reached
 		// What a last ** has taken is named, as it may stand for no directory.
-		if reached && i == len(pattern)-1 && pattern[i] == everything && !dir {
-			named = true
-		}
+		m.File = m.File || reached && i == len(pattern)-1 && pattern[i] == everything
 	}
-	return named || at[len(pattern)], below
+	m.File = m.File || at[len(pattern)]
+	m.Dir = m.Dir || at[len(pattern)]
 }

@@ -45,15 +45,18 @@ func TestPatterns(t *testing.T) {
 	} {
 		p, err := sandbox.CompilePatterns([]string{c.pattern})
 		require.NoError(t, err)
-		named, below := p.Match(c.name, c.dir)
+		m := p.Match(c.name)
+		named, below := m.File, false
+		if c.dir {
+			named, below = m.Dir, m.Below
+		}
 		require.Equal(t, []bool{c.named, c.below}, []bool{named, below}, "%s against %s", c.pattern, c.name)
 	}
 	for _, bad := range []string{"", ".", "/", "/a", "..", "../a", "a/../../b", "[", "a[b/c]", `x\`, "a\x00b"} {
 		_, err := sandbox.CompilePatterns([]string{"fine", bad})
 		require.Error(t, err, "%q", bad)
 	}
-	named, below := sandbox.Patterns(nil).Match("a", true)
-	require.False(t, named || below)
+	require.False(t, sandbox.Patterns(nil).Match("a").Any())
 }
 
 // A pattern that compiles never fails later, never names what lies outside, and
@@ -72,14 +75,14 @@ func FuzzPatterns(f *testing.F) {
 		if name == "" {
 			return
 		}
-		named, _ := p.Match(name, false)
-		if !named {
+		m := p.Match(name)
+		require.False(t, m.Dir && !m.File, "a pattern's end that names directories names files, too")
+		if !m.File {
 			return
 		}
 		for i := range name {
 			if name[i] == '/' {
-				_, below := p.Match(name[:i], true)
-				require.True(t, below, "%q names %q but does not look into %q", pattern, name, name[:i])
+				require.True(t, p.Match(name[:i]).Below, "%q names %q but does not look into %q", pattern, name, name[:i])
 			}
 		}
 	})

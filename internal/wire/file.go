@@ -16,6 +16,9 @@ const (
 	MaxObjectName = 256
 	// MaxObjectBytes is the largest object that is placed or collected.
 	MaxObjectBytes = 64 << 20
+	// MaxCollectBytes bounds the patterns of output files together: they are matched
+	// against every name that a job has made.
+	MaxCollectBytes = 8 << 10
 	// MaxCollected bounds the files of a result, refused ones included, and
 	// MaxCollectedBytes what is delivered of them.
 	MaxCollected      = 256

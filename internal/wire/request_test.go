@@ -235,6 +235,7 @@ func badPlaces() []badRequest {
 		{"file object absolute", file(`"path":"a","object":"/x"`), field, "files[0].object", "name of an object", true},
 		{"file object with a line break", file(`"path":"a","object":"x\ny"`), field, "files[0].object", "name of an object", true},
 		{"file object too long", file(`"path":"a","object":"` + strings.Repeat("x", wire.MaxObjectName+1) + `"`), field, "files[0].object", "256 bytes", false},
+		{"collect too long together", with(`"collect":` + repeated(10, `"`+strings.Repeat("a/", 500)+`a"`)), tooBig, "collect", "8192 bytes", true},
 		{"collect class over a slash", with(`"collect":["a[b/c]"]`), field, "collect[0]", "must be a pattern", true},
 		{"file without content", file(`"path":"a"`), field, "files[0]", "exactly one of", false},
 		{"file with two contents", file(`"path":"a","text":"","base64":""`), field, "files[0]", "exactly one of", false},

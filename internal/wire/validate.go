@@ -179,8 +179,12 @@ func (r *Request) checkCollect() *Invalid {
 	if len(r.Collect) > MaxCollect {
 		return invalid(ReasonTooBig, "collect", "must have at most %d elements, not %d", MaxCollect, len(r.Collect))
 	}
+	total := 0
 	for i, pattern := range r.Collect {
 		field := element("collect", i)
+		if total += len(pattern); total > MaxCollectBytes {
+			return invalid(ReasonTooBig, "collect", "must have at most %d bytes, all patterns together", MaxCollectBytes)
+		}
 		if bad := checkRelative(field, pattern); bad != nil {
 			return bad
 		}

@@ -90,8 +90,8 @@ func (r *run) Collect(ctx context.Context, spec sandbox.CollectSpec, take func(s
 	}
 	left, taken := spec.MaxBytes, 0
 	for _, found := range r.box.p.world.list(r.box.resident) {
-		named, _ := patterns.Match(found.path, found.kind == kindDir)
-		if !named {
+		m := patterns.Match(found.path)
+		if dir := found.kind == kindDir; dir && !m.Dir || !dir && !m.File {
 			continue
 		}
 		if taken++; taken > spec.MaxFiles {

@@ -56,9 +56,10 @@ type collection struct {
 
 // entry is a name in the workspace that a pattern may mean.
 type entry struct {
-	path string
-	st   unix.Stat_t
-	err  error
+	path  string
+	match sandbox.Match
+	st    unix.Stat_t
+	err   error
 }
 
 // walk goes through a directory; dir is its path, empty for the workspace.
@@ -73,11 +74,12 @@ func (c *collection) walk(dir string, depth int) error {
 	}
 	c.visits += len(names)
 	for batch := range slices.Chunk(names, statBatch) {
+		entries := c.look(dir, batch)
 		if c.ctx.Err() != nil {
 			return sandbox.Errorf(sandbox.Unavailable, "collect", "%w", context.Cause(c.ctx))
 		}
-		for _, e := range c.look(dir, batch) {
-			if err := c.visit(&e, depth); err != nil {
+		for i := range entries {
+			if err := c.visit(&entries[i], depth); err != nil {
 				return err
 			}
 		}
@@ -115,10 +117,11 @@ func (c *collection) look(dir string, names []string) []entry {
 		if dir != "" {
 			name = dir + "/" + name
 		}
-		named, _ := c.patterns.Match(name, false)
-		dirNamed, below := c.patterns.Match(name, true)
-		if named || dirNamed || below {
-			entries = append(entries, entry{path: name})
+		if c.ctx.Err() != nil {
+			return nil // walk says so
+		}
+		if m := c.patterns.Match(name); m.Any() {
+			entries = append(entries, entry{path: name, match: m})
 		}
 	}
 	err := c.box.inWorkspace(func(w *workspaceDir) error {
@@ -141,8 +144,10 @@ func (c *collection) visit(e *entry, depth int) error {
 	if e.err != nil {
 		return c.give(sandbox.Collected{Path: e.path, Refused: "cannot be looked at: " + e.err.Error()})
 	}
-	dir := e.st.Mode&unix.S_IFMT == unix.S_IFDIR
-	named, below := c.patterns.Match(e.path, dir)
+	named, below := e.match.File, false
+	if e.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		named, below = e.match.Dir, e.match.Below
+	}
 	if named {
 		if err := c.file(e); err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -356,4 +357,24 @@ func TestWorkerKeepsItsOwnUser(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Patterns that are slow to match, against many names made for them, cost no more
+// time than there is.
+func TestCollectEndsWithItsTime(t *testing.T) {
+	box := create(t, provider(t, false))
+	defer requireGone(t, box)
+	r, end := ended(t, box, shell(`n=$(printf %0248d 0 | tr 0 a); for i in $(seq 1000 2999); do : >$n$i; done`))
+	requireExit(t, 0, end)
+	slow := make([]string, 32)
+	for i := range slow {
+		slow[i] = "*" + strings.Repeat("[a-z]", 50) + "c"
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := r.Collect(ctx, sandbox.CollectSpec{Patterns: slow, MaxFiles: 9, MaxBytes: 9, MaxFileBytes: 9}, func(sandbox.Collected) error { return nil })
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.NoError(t, box.Reset(t.Context()))
 }
