@@ -100,7 +100,7 @@ build_root() {
 	# The tests use what is on every Debian, and nothing else.
 	base=$(dpkg -L coreutils dash diffutils findutils grep perl-base sed util-linux 2>/dev/null | sed -n 's,^\(/usr\)\?/s\?bin/,,p')
 	# shellcheck disable=SC2086 # a list of names
-	take sh cat chmod cut du grep head id ipcmk ipcs ls md5sum mkdir perl setpriv setsid sleep stat tee true wc $base
+	take sh cat chmod cut du grep hostname head id ipcmk ipcs ls md5sum mkdir perl setpriv setsid sleep stat tee true wc $base
 	for dir in $(perl -e 'print "@INC"'); do
 		case $dir in */perl-base) mkdir -p "$root$(dirname "$dir")" && cp -a "$dir" "$root$dir" ;; esac
 	done

@@ -229,7 +229,7 @@ func TestCgroupLimits(t *testing.T) {
 		process := command("/usr/bin/perl", "-e", `for (1..20) { if (!fork) { $x = "x" x 8_000_000; sleep 1000 } } wait; sleep 1000`)
 		process.Limits.MemoryBytes = 64 << 20
 		r, rec := begin(t, box, process)
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		if _, err := r.Wait(ctx); err != nil {
 			_, err = r.Terminate(t.Context(), 0)
@@ -445,17 +445,9 @@ func sleeper(ctx context.Context, p *local.Provider) error {
 // freezer, it is in a sleep that no signal ends, as one that waits for a dead
 // network file system is.
 func TestUnkillable(t *testing.T) {
-	const freezer = "/sys/fs/cgroup/freezer"
-	group := freezer + "/sallyport-test-" + newLease()[:8]
-	if os.Mkdir(group, 0o755) != nil {
-		t.Logf("not tested: this host has no %s that we may use", freezer)
+	write := freezer(t)
+	if write == nil {
 		return
-	}
-	t.Cleanup(func() {
-		require.Eventually(t, func() bool { return os.Remove(group) == nil }, patience, 5*time.Millisecond)
-	})
-	write := func(file, value string) {
-		require.NoError(t, os.WriteFile(group+"/"+file, []byte(value), 0o644))
 	}
 	each(t, func(t *testing.T, p *local.Provider) {
 		box := create(t, p)
@@ -481,6 +473,50 @@ func TestUnkillable(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, end.Proof.Proven)
 	})
+}
+
+// A lease whose job was killed by all the force that there is serves the next one.
+func TestLeaseServesAfterTheLastRung(t *testing.T) {
+	write := freezer(t)
+	if write == nil {
+		return
+	}
+	each(t, func(t *testing.T, p *local.Provider) {
+		box := create(t, p)
+		r, rec := begin(t, box, shell("sleep 1000 & echo up; wait"))
+		awaitOutput(t, rec)
+		require.Eventually(t, func() bool { return victim(t, box) != 0 }, patience, time.Millisecond)
+		write("freezer.state", "FROZEN")
+		write("cgroup.procs", strconv.Itoa(victim(t, box)))
+		// Force, 300 ms later the stub, 500 ms later the control group.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.Terminate(ctx, 0)
+		require.Equal(t, sandbox.Ambiguous, sandbox.KindOf(err))
+		write("freezer.state", "THAWED")
+		finish(t, box, r, rec)
+		for range 2 {
+			requireExit(t, 3, run(t, box, shell("true; exit 3")))
+		}
+	})
+}
+
+// freezer makes a control group that stops processes beyond the reach of signals, and
+// returns what writes into its files. It is nil where there is none.
+func freezer(t *testing.T) func(file, value string) {
+	t.Helper()
+	const freezer = "/sys/fs/cgroup/freezer"
+	group := freezer + "/sallyport-test-" + newLease()[:8]
+	if os.Mkdir(group, 0o755) != nil {
+		t.Logf("not tested: this host has no %s that we may use", freezer)
+		return nil
+	}
+	t.Cleanup(func() {
+		require.Eventually(t, func() bool { return os.Remove(group) == nil }, patience, 5*time.Millisecond)
+	})
+	return func(file, value string) {
+		require.NoError(t, os.WriteFile(group+"/"+file, []byte(value), 0o644))
+	}
 }
 
 // victim is the pid of a sleep in the sandbox, or 0.

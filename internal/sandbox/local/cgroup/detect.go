@@ -251,7 +251,7 @@ func fixFor(err error) []string {
 		return []string{fixReadOnly}
 	case errors.Is(err, fs.ErrPermission):
 		return []string{fixRoot, fixScope, fixService}
-	case errors.Is(err, unix.EBUSY):
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EOPNOTSUPP): // others are there, threaded or not
 		return []string{fixAlone}
 	}
 	return nil

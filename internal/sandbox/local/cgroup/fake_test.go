@@ -316,7 +316,13 @@ func (f *tree) control(g *group, dir, value string) error {
 			return syscall.ENOENT
 		}
 		if len(g.procs) > 0 && !f.isRealRoot(dir) {
-			return syscall.EBUSY
+			// Threaded controllers are let through, and spoil the group.
+			if name == "memory" && (g.subtree["pids"] || g.subtree["cpu"]) {
+				return syscall.EOPNOTSUPP
+			}
+			if name == "memory" {
+				return syscall.EBUSY
+			}
 		}
 		g.subtree[name] = true
 	}

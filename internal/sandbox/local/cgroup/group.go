@@ -284,12 +284,12 @@ func (g *Group) offer(b *branch, c Controller) error {
 	if err != nil || on {
 		return err
 	}
-	err = g.enable(b.anchor, c)
+	err = g.enableAlone(b.anchor, c)
 	if errors.Is(err, unix.EBUSY) && g.moved == "" {
 		if err = g.moveAside(b.anchor); err != nil {
 			return err
 		}
-		if err = g.enable(b.anchor, c); err != nil {
+		if err = g.enableAlone(b.anchor, c); err != nil {
 			err = g.returnFrom(b.anchor, err)
 		}
 	}
@@ -313,6 +313,20 @@ func (g *Group) enable(dir string, c Controller) error {
 		return err
 	}
 	return g.fs.WriteFile(path.Join(dir, controllersFile), "+"+string(c))
+}
+
+// enableAlone enables c below dir only if dir has no processes. The kernel refuses
+// that by itself for memory; for pids and cpu it would turn dir into the root of
+// threaded groups, and the groups below into ones that can hold no process
+// (cgroups(7), "threaded mode"). The real root, which has no events, may have both.
+func (g *Group) enableAlone(dir string, c Controller) error {
+	if _, err := g.fs.ReadFile(path.Join(dir, eventsFile)); err == nil {
+		procs, err := g.fs.ReadFile(path.Join(dir, procsFile))
+		if err == nil && len(procs) > 0 {
+			return &fs.PathError{Op: "write +" + string(c) + " to", Path: path.Join(dir, controllersFile), Err: unix.EBUSY}
+		}
+	}
+	return g.enable(dir, c)
 }
 
 func (g *Group) moveAside(anchor string) error {
