@@ -79,6 +79,19 @@ for tests in cgroup local; do
 	left $tree/service-$tests
 done
 
+# As root in a group with a process of somebody else's, which keeps the worker from
+# handing controllers down.
+mkdir $tree/shared
+for tests in cgroup local; do
+	try "root beside another process, $tests" in_group $tree/shared sh -c '
+		sleep 100000 & other=$!
+		"$@"
+		result=$?
+		kill $other
+		exit $result' sh /v2/$tests.test $flags
+done
+left $tree/shared
+
 # As an ordinary user to whom a subtree is delegated, as systemd does it
 # (Delegate=yes): the group itself, cgroup.procs and cgroup.subtree_control. The
 # worker sits in a leaf of its own (DelegateSubgroup=worker).
