@@ -74,8 +74,8 @@ func TestManyJobsAtOnce(t *testing.T) {
 		}
 		return time.Since(began)
 	}
-	// All slots once, so that whatever grows once has grown.
-	run("warm", 200)
+	// Whatever grows once has grown then.
+	run("warm", soak(400, 5000))
 	s.queueEmpty()
 	before := s.books(w)
 	n := soak(1000, 5000)
@@ -98,7 +98,11 @@ func TestManyJobsAtOnce(t *testing.T) {
 	t.Logf("before %+v", before)
 	t.Logf("after  %+v", after)
 	require.True(t, settled(), "something is left")
-	require.Less(t, after.resident, before.resident+32<<20, "memory of the worker")
+	limit := int64(16 << 20)
+	if raceEnabled { // which multiplies memory
+		limit = 64 << 20
+	}
+	require.Less(t, after.resident, before.resident+limit, "memory of the worker")
 	w.stop()
 	require.Empty(t, s.leftovers(s.instances()))
 	left, err := filepath.Glob(filepath.Join(s.dir, "w1", "local", "leases", "*", "*"))
