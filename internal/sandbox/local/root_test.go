@@ -223,7 +223,7 @@ func TestOverlay(t *testing.T) {
 		change := shell(`set -e
 			echo changed >>/etc/release; cat /etc/release
 			rm /opt/tools/hello; ls /opt/tools
-			`+remove+`
+			` + remove + `
 			mkdir /fresh; echo new >/fresh/file; mv /fresh /moved; cat /moved/file
 			echo '#!/bin/sh' >/opt/tools/mine; echo 'echo mine' >>/opt/tools/mine; stat -c %U:%G /etc/release >/dev/null
 			chmod 755 /opt/tools/mine 2>/dev/null || true`)
