@@ -65,7 +65,7 @@ func examineHost(ctx context.Context, cfg *config.Config, dir string, log zerolo
 		return []Check{{Name: local.PropertySandbox, Needed: true, Detail: err.Error()}}, nil
 	}
 	defer func() { err = errors.Join(err, boxes.close()) }()
-	report := boxes.local.Probe(ctx, boxes.groups)
+	report := boxes.local.Probe(ctx, boxes.groups, probeRoot(&own))
 	checks = append([]Check{
 		{Name: "kernel", OK: true, Detail: report.Kernel + ", running as " + report.User},
 		{Name: "isolation level", OK: report.Level != levelNone, Needed: true, Detail: report.Level},

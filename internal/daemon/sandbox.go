@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -105,7 +106,7 @@ func (s *sandboxes) probe(ctx context.Context, cfg *config.Config, log zerolog.L
 	if s.local == nil {
 		return nil
 	}
-	report := s.local.Probe(ctx, s.groups)
+	report := s.local.Probe(ctx, s.groups, probeRoot(cfg))
 	s.report = &report
 	if err := requireIsolation(report, cfg.Require); err != nil {
 		return err
@@ -121,6 +122,20 @@ func (s *sandboxes) probe(ctx context.Context, cfg *config.Config, log zerolog.L
 		}
 	}
 	return nil
+}
+
+// probeRoot is the root view from which the probe looks: the host's, or, where the
+// host has no shell, as a container of next to nothing, that of a profile.
+func probeRoot(cfg *config.Config) string {
+	if _, err := os.Stat("/bin/sh"); err == nil {
+		return ""
+	}
+	for _, name := range cfg.ProfileNames() {
+		if p := cfg.Profiles[name]; p.Provider == providerLocal && p.Root != "" {
+			return strings.TrimPrefix(p.Root, local.OverlayPrefix)
+		}
+	}
+	return ""
 }
 
 // tryProfile makes a profile's sandbox, with its root view and its greatest

@@ -51,7 +51,7 @@ func probeWith(obstacle string) (report local.Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	report = p.Probe(context.Background(), groups)
+	report = p.Probe(context.Background(), groups, "")
 	err = p.Close()
 	if group != nil {
 		err = errors.Join(err, group.Close(context.Background()))

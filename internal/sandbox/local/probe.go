@@ -21,8 +21,9 @@ const probeTimeout = 60 * time.Second
 // Probe makes a real sandbox, looks from inside what holds, and tries each limit
 // that is claimed with a program that goes beyond it: no setting of the host is
 // taken for an answer. groups is what was found when Config.Cgroup was opened: the
-// reasons where a limit is not there.
-func (p *Provider) Probe(ctx context.Context, groups cgroup.Report) (r Report) {
+// reasons where a limit is not there. root is the root view to look from
+// (sandbox.Spec.Root), which must be read-only and have a shell.
+func (p *Provider) Probe(ctx context.Context, groups cgroup.Report, root string) (r Report) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	r = Report{Level: "none", Kernel: kernel(), User: "an ordinary user"}
@@ -31,7 +32,7 @@ func (p *Provider) Probe(ctx context.Context, groups cgroup.Report) (r Report) {
 	}
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails (crypto/rand)
-	box, err := p.Create(ctx, sandbox.Spec{Lease: hex.EncodeToString(id[:]), Profile: "probe"})
+	box, err := p.Create(ctx, sandbox.Spec{Lease: hex.EncodeToString(id[:]), Profile: "probe", Root: root})
 	if err != nil {
 		r.lacks(PropertySandbox, err.Error(), lookAbout("/").fixes()...)
 		return r

@@ -3,6 +3,7 @@ package local_test
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 func TestProbe(t *testing.T) {
 	each(t, func(t *testing.T, p *local.Provider) {
 		began := time.Now()
-		report := p.Probe(t.Context(), cgroup.Report{})
+		report := p.Probe(t.Context(), cgroup.Report{}, "")
 		t.Logf("in %s: %s", time.Since(began), report)
 		require.Equal(t, p.Capabilities().Isolation.Level, report.Level)
 		var lacks []string
@@ -45,4 +46,15 @@ func TestProbe(t *testing.T) {
 		require.NoError(t, json.Unmarshal(doc, &again))
 		require.Equal(t, report, again)
 	})
+}
+
+// TestProbeFromAnImage: a host without a shell is looked at from a profile's root.
+func TestProbeFromAnImage(t *testing.T) {
+	root := rootFS(t)
+	p := provider(t, false)
+	report := p.Probe(t.Context(), cgroup.Report{}, root)
+	require.NoError(t, report.Err(local.PropertySandbox, local.PropertyInside, local.PropertyReadOnly, local.PropertyPids, local.PropertyDisk), report.String())
+	require.NoError(t, os.Remove(filepath.Join(root, "bin", "sh")))
+	report = p.Probe(t.Context(), cgroup.Report{}, root)
+	require.ErrorContains(t, report.Err(local.PropertySandbox), "/bin/sh cannot be executed: not_found")
 }
