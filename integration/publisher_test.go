@@ -126,9 +126,8 @@ func TestPublisherCommands(t *testing.T) {
 		again := s.follow(c, "same", "sh", "-c", "echo $$-$(date +%N)")
 		require.Equal(t, first, again, "the stored result is repeated")
 		// The gateway says so itself while the first message is still there.
-		var refused *client.RefusedError
 		job, err := c.Submit(t.Context(), &client.Request{V: 1, Argv: []string{"echo", "other"}}, "same")
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*client.RefusedError](err); ok {
 			require.Equal(t, wire.ReasonIDConflict, refused.Result.Reason)
 			return
 		}
