@@ -49,11 +49,24 @@ func (p *Provider) reconcile() {
 		gone := p.reconcileInstance(instance)
 		p.cleaning = ""
 		if gone {
+			p.removeGroups(instance)
 			err = removeInstance(filepath.Join(p.state.root, instance))
 		}
 		if err := errors.Join(err, lock.Close()); err != nil {
 			p.log.Warn().Err(err).Str("instance", instance).Msg("cannot remove a dead worker's state")
 		}
+	}
+}
+
+// removeGroups removes what a dead instance's leases stood in.
+func (p *Provider) removeGroups(instance string) {
+	if p.config.Cgroup == nil {
+		return
+	}
+	ctx, cancel := ownContext(reconcileTimeout)
+	defer cancel()
+	if err := p.config.Cgroup.RemoveInstance(ctx, instance); err != nil {
+		p.log.Warn().Err(err).Str("instance", instance).Msg("cannot remove a dead worker's control groups")
 	}
 }
 

@@ -43,6 +43,31 @@ func (g *Group) Adopt(id string, dirs []string) (*Remains, error) {
 	return r, nil
 }
 
+// RemoveInstance removes the base of a dead instance that stood beside this one's,
+// and what its probe left. One that still has leases stays as it is.
+func (g *Group) RemoveInstance(ctx context.Context, instance string) error {
+	if !token(instance) || instance == g.instance {
+		return fmt.Errorf("instance %q is not a dead one's token", instance)
+	}
+	var errs []error
+	for _, b := range g.branches {
+		dir := path.Join(path.Dir(b.dir), instance)
+		below, err := g.fs.Subdirs(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil && slices.Contains(below, probeName) {
+			err = rmdir(ctx, g.fs, path.Join(dir, probeName))
+			below = slices.DeleteFunc(below, func(name string) bool { return name == probeName })
+		}
+		if err == nil && len(below) == 0 {
+			err = rmdir(ctx, g.fs, dir)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // ours: a path comes from a state file, and whatever it names is killed.
 func ours(dir, id string) bool {
 	rest, ok := strings.CutSuffix(dir, "/"+id)
