@@ -91,7 +91,7 @@ func (b *box) create(ctx context.Context) (err error) {
 	}
 	var groupDir *os.File
 	if p.config.Cgroup != nil {
-		if b.group, err = p.config.Cgroup.NewLease(b.spec.Lease, groupLimits(b.spec.Limits)); err != nil {
+		if b.group, err = p.config.Cgroup.NewLease(b.spec.Lease, p.groupLimits(b.spec.Limits)); err != nil {
 			return err
 		}
 		groupDir = b.group.InitFD()

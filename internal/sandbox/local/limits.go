@@ -109,9 +109,15 @@ func (p *Provider) unenforced(l sandbox.Limits) error {
 	return nil
 }
 
-// groupLimits are the limits of a run that its control group enforces.
-func groupLimits(l sandbox.Limits) cgroup.Limits {
-	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUShare: l.CPUShare, Pids: l.Pids}
+// groupLimits are the limits of a run that its control group enforces. That of
+// processes has another way where the group has none (applyLimits); the others were
+// refused.
+func (p *Provider) groupLimits(l sandbox.Limits) cgroup.Limits {
+	g := cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUShare: l.CPUShare}
+	if p.groupPids() {
+		g.Pids = l.Pids
+	}
+	return g
 }
 
 // applyLimits writes what the stub enforces into job.

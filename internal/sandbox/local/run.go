@@ -140,7 +140,7 @@ func noUsage() sandbox.Usage {
 func (r *run) prepare(ctx context.Context, process sandbox.Process, job *leaseinit.Job) error {
 	b := r.box
 	if b.group != nil {
-		if err := b.group.SetLimits(groupLimits(process.Limits)); err != nil {
+		if err := b.group.SetLimits(b.provider.groupLimits(process.Limits)); err != nil {
 			return err
 		}
 		if err := b.group.Begin(ctx); err != nil {

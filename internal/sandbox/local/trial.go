@@ -126,7 +126,9 @@ func tryFork(ctx context.Context, box sandbox.Sandbox) error {
 func tryPids(ctx context.Context, box sandbox.Sandbox) error {
 	const limit, more = 4, 20
 	o, err := trial{
-		script: fmt.Sprintf("i=1; while [ $i -lt %d ]; do sleep 60 & i=$((i+1)); echo $i; done", more),
+		// A small image may have no sleep.
+		script: fmt.Sprintf(`stay='exec sleep 60'; command -v sleep >/dev/null || stay='while :; do :; done'
+			i=1; while [ $i -lt %d ]; do (eval "$stay") & i=$((i+1)); echo $i; done`, more),
 		limits: sandbox.Limits{Pids: limit}, stop: 2 * time.Second,
 	}.run(ctx, box)
 	if err == nil && (o.last() < 1 || o.last() > limit) {
@@ -186,13 +188,15 @@ func tryCPUTime(ctx context.Context, box sandbox.Sandbox) error {
 
 // tryDisk sees the workspace fill up.
 func tryDisk(ctx context.Context, box sandbox.Sandbox) error {
-	const limit, piece = 256 << 10, 160 << 10
+	const limit = 192 << 10
 	o, err := trial{
-		script: fmt.Sprintf(`head -c %d /dev/zero >a && echo 1; head -c %d /dev/zero >b 2>/workspace/err && echo 2`, piece, piece),
+		// A word that is doubled 15 times has 128 KiB.
+		script: `x=abcd; i=0; while [ $i -lt 15 ]; do x=$x$x; i=$((i+1)); done
+			printf %s "$x" >a && echo 1; printf %s "$x" >b && echo 2`,
 		limits: sandbox.Limits{DiskBytes: limit},
 	}.run(ctx, box)
 	if err == nil && o.last() != 1 {
-		err = fmt.Errorf("of two files of 160 KiB in a workspace of 256 KiB, %d could be written", o.last())
+		err = fmt.Errorf("of two files of 128 KiB in a workspace of 192 KiB, %d could be written", o.last())
 	}
 	return err
 }
