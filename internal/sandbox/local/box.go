@@ -347,6 +347,9 @@ func (b *box) Reset(ctx context.Context) error {
 	if !run.proven() {
 		return sandbox.Errorf(sandbox.Busy, "reset", "the end of the last run is not proven")
 	}
+	if b.group != nil && b.group.Spent() {
+		return b.unusable("reset", errors.New("its control group was killed: no process can be born there any more"))
+	}
 	if err := b.conn.send(leaseinit.EncodeReset()); err != nil {
 		return b.unusable("reset", fmt.Errorf("ask lease init: %w", err))
 	}

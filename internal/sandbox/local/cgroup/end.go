@@ -88,8 +88,19 @@ func (l *Lease) KillJob() error {
 			jobs = append(jobs, leaf)
 		}
 	}
+	// Where forks can be stopped, not by cgroup.kill: the kernel counts the kills of a
+	// group (since Linux 6.15), and kills at once whoever is born into one
+	// (CLONE_INTO_CGROUP) from a group with another count.
+	if l.group.pids != nil {
+		return l.nest.killEach(jobs)
+	}
+	l.spent.Store(true)
 	return l.nest.kill(jobs)
 }
+
+// Spent says that KillJob has used the kernel's own kill, after which no process can
+// be born into the job leaf.
+func (l *Lease) Spent() bool { return l.spent.Load() }
 
 // Kill kills everything in the lease, lease init included, with SIGKILL. It does
 // not wait for the end: Remove does. Groups that are gone have nothing to kill.

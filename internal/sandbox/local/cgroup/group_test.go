@@ -437,7 +437,8 @@ func TestEmpty(t *testing.T) {
 	require.True(t, empty, "lease init does not count")
 	require.Equal(t, "populated 0, pids 0", detail)
 
-	job.procs = []int{101}
+	member := sleeper(t)
+	job.procs = []int{member.Process.Pid}
 	empty, detail, err = l.Empty()
 	require.NoError(t, err)
 	require.False(t, empty)
@@ -447,12 +448,30 @@ func TestEmpty(t *testing.T) {
 	require.Equal(t, "populated 1, pids 1", detail)
 
 	require.NoError(t, l.KillJob())
+	require.ErrorContains(t, member.Wait(), "killed")
+	require.NotContains(t, f.writes, "/app/sallyport/one/5e1f/job/cgroup.kill 1", "later jobs are to be born here")
+	require.False(t, l.Spent())
+	job.procs = nil
 	detail, err = l.WaitEmpty(short(t))
 	require.NoError(t, err)
 	require.Equal(t, "populated 0, pids 0", detail)
 	require.Equal(t, []int{100}, f.at("/app/sallyport/one/5e1f/init").procs, "lease init lives on")
 	require.NoError(t, l.Kill())
 	require.Empty(t, f.at("/app/sallyport/one/5e1f/init").procs)
+}
+
+// TestKillJobWhereForksCannotBeStopped: then only the kernel's own kill is sure.
+func TestKillJobWhereForksCannotBeStopped(t *testing.T) {
+	t.Parallel()
+	f := newTree(t, "/app")
+	f.absent = set("pids.max")
+	g, _ := open(t, f)
+	l := lease(t, g, cgroup.Limits{})
+	job := f.at("/app/sallyport/one/5e1f/job")
+	job.procs = []int{101}
+	require.NoError(t, l.KillJob())
+	require.Empty(t, job.procs)
+	require.True(t, l.Spent())
 }
 
 // TestKillWithoutTheKernelsHelp: an old kernel lists processes, and somebody else

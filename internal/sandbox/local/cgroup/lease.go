@@ -31,8 +31,10 @@ type Lease struct {
 	// not be, and everything has to be written again.
 	applied  Limits
 	doubtful atomic.Bool
-	start    sample
-	buf      [counterBytes]byte
+	// spent: see Spent.
+	spent atomic.Bool
+	start sample
+	buf   [counterBytes]byte
 }
 
 // NewLease makes the groups of a lease, id being a token that is never used

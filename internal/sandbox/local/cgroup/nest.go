@@ -88,6 +88,11 @@ func (n *nest) kill(dirs []leaf) error {
 	if viaKernel {
 		return nil
 	}
+	return n.killEach(dirs)
+}
+
+// killEach ends what is in dirs without the kernel's own kill.
+func (n *nest) killEach(dirs []leaf) error {
 	if err := n.stopForks(dirs); err != nil {
 		return err
 	}
