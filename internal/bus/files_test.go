@@ -205,6 +205,7 @@ func TestFilesOutliveARestart(t *testing.T) {
 	got, err := get(t, f, "t", "a")
 	require.NoError(t, err)
 	require.True(t, content == got)
+	require.Eventually(t, b.Connected, patience, time.Millisecond, "all connections, not the objects' alone")
 	info, err := b.JS().Stream(deadline(t), "OBJ_EXEC_FILES")
 	require.NoError(t, err)
 	require.EqualValues(t, len(content)/(128<<10)+1, info.CachedInfo().State.Msgs)
