@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -71,9 +72,25 @@ func TestTerminateReachesStopped(t *testing.T) {
 	box := create(t, provider(t, false))
 	r, rec := begin(t, box, shell("trap 'echo saved; exit 7' TERM; echo up; kill -STOP $$"))
 	awaitOutput(t, rec)
+	require.Eventually(t, func() bool { return stopped(t, box.Handle().Detail["pid"]) }, patience, time.Millisecond)
 	_, err := r.Terminate(t.Context(), patience)
 	require.NoError(t, err)
 	requireExit(t, 7, finish(t, box, r, rec))
+}
+
+// stopped says whether a process below pid is stopped.
+func stopped(t testing.TB, pid string) bool {
+	t.Helper()
+	for _, child := range children(t, pid) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
+		if err != nil {
+			continue // it has ended
+		}
+		if state := stat[bytes.LastIndexByte(stat, ')')+2]; state == 'T' || stopped(t, strconv.Itoa(child)) {
+			return true
+		}
+	}
+	return false
 }
 
 func TestTerminateForces(t *testing.T) {
