@@ -202,7 +202,11 @@ func (m *morgue) report() {
 	slices.Sort(m.took)
 	n := len(m.took)
 	m.s.t.Logf("%d kills: nothing lived after %s in half of them, %s in nine of ten, %s at the latest", n, m.took[n/2], m.took[n*9/10], m.took[n-1])
-	require.Empty(m.s.t, m.late, "nothing may live after %s of a processor that nobody else wants", survivalTime)
+	if soaking {
+		// Beside other tests the processors are shared by more than a load average
+		// tells, so that only the long form, which runs for itself, judges the time.
+		require.Empty(m.s.t, m.late, "nothing may live after %s of a processor that nobody else wants", survivalTime)
+	}
 }
 
 // load keeps jobs of all kinds in the queue until the test ends.
