@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,6 +68,39 @@ func (p *Provider) removeGroups(instance string) {
 	defer cancel()
 	if err := p.config.Cgroup.RemoveInstance(ctx, instance); err != nil {
 		p.log.Warn().Err(err).Str("instance", instance).Msg("cannot remove a dead worker's control groups")
+	}
+}
+
+// sweepGroups removes the control groups of this instance that no record names: an
+// earlier worker was killed between making one and noting it, or while it tried what
+// they can do. This instance's lock is ours and nothing of it runs yet.
+func (p *Provider) sweepGroups() {
+	if p.config.Cgroup == nil {
+		return
+	}
+	ids, err := p.config.Cgroup.Leases()
+	if err != nil {
+		p.log.Warn().Err(err).Msg("cannot look for a dead worker's control groups")
+		return
+	}
+	records, err := p.state.of(p.config.Instance)
+	if err != nil {
+		p.log.Warn().Err(err).Msg("cannot tell a dead worker's control groups")
+		return
+	}
+	for _, id := range ids {
+		if slices.ContainsFunc(records, func(r record) bool { return r.Lease == id }) {
+			continue // reconcile could not prove it gone: it stays in the inventory
+		}
+		ctx, cancel := ownContext(reconcileTimeout)
+		remains, err := p.config.Cgroup.Adopt(id, nil)
+		if err == nil {
+			err = errors.Join(remains.Kill(), remains.Remove(ctx))
+		}
+		cancel()
+		if err != nil {
+			p.log.Warn().Err(err).Str("lease", id).Msg("cannot remove a dead worker's control groups")
+		}
 	}
 }
 

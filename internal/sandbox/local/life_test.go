@@ -19,6 +19,7 @@ import (
 
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/local"
+	"github.com/sallyport/sallyport/internal/sandbox/local/cgroup"
 	"github.com/sallyport/sallyport/internal/sandbox/local/leaseinit"
 )
 
@@ -348,4 +349,31 @@ func TestUnprivileged(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: TestExitCodesAndSignals/namespaces")
 	require.NotContains(t, string(out), "--- SKIP")
+}
+
+// TestGroupsThatNoRecordNames: a worker may be killed between making a control group
+// and noting it. The next one of the instance must be able to start, and to end.
+func TestGroupsThatNoRecordNames(t *testing.T) {
+	if !hasGroups(t) {
+		return
+	}
+	instance := newLease()[:16]
+	open := func() *cgroup.Group {
+		group, report := cgroup.Open(cgroup.Config{Instance: instance})
+		require.NotNil(t, group, "%s", report)
+		return group
+	}
+	dead := open()
+	_, err := dead.NewLease("left-by-the-dead", cgroup.Limits{})
+	require.NoError(t, err)
+	group := open()
+	p, err := local.New(local.Config{StateDir: t.TempDir(), Host: "h", Instance: instance, Cgroup: group, Log: zerolog.Nop()})
+	require.NoError(t, err)
+	left, err := group.Leases()
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.NoError(t, p.Close())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, group.Close(ctx))
 }

@@ -2,6 +2,7 @@ package local
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -77,7 +78,7 @@ func (p *Provider) findCapabilities() (sandbox.Capabilities, error) {
 
 // measuresCPU tries whether the control groups tell the CPU time.
 func (p *Provider) measuresCPU() (bool, error) {
-	lease, err := p.config.Cgroup.NewLease("capabilities-"+p.config.Instance[:min(len(p.config.Instance), 40)], cgroup.Limits{})
+	lease, err := p.config.Cgroup.NewLease(fmt.Sprintf("capabilities-%d", os.Getpid()), cgroup.Limits{})
 	if err != nil {
 		return false, err
 	}

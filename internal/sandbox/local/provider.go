@@ -96,17 +96,20 @@ func New(config Config) (*Provider, error) {
 	if p.host, err = inspectHost(); err != nil {
 		return nil, fmt.Errorf("local provider: %w", err)
 	}
-	if p.capabilities, err = p.findCapabilities(); err != nil {
+	if p.state, err = openState(config.StateDir, config.Instance, p.host.bootID); err != nil {
 		return nil, fmt.Errorf("local provider: %w", err)
+	}
+	// First of all what an earlier worker of this instance left: it may stand in the
+	// way of all that follows.
+	p.reconcile()
+	p.sweepGroups()
+	if p.capabilities, err = p.findCapabilities(); err != nil {
+		return nil, errors.Join(fmt.Errorf("local provider: %w", err), p.state.close())
 	}
 	if p.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
-		return nil, fmt.Errorf("local provider: %w", err)
-	}
-	if p.state, err = openState(config.StateDir, config.Instance, p.host.bootID); err != nil {
-		return nil, errors.Join(fmt.Errorf("local provider: %w", err), p.null.Close())
+		return nil, errors.Join(fmt.Errorf("local provider: %w", err), p.state.close())
 	}
 	p.launcher = newLauncher(&p.runs)
-	p.reconcile()
 	return p, nil
 }
 
