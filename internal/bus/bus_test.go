@@ -217,7 +217,7 @@ func TestControlFailsAtOnceWhileDisconnected(t *testing.T) {
 	require.Eventually(t, func() bool { return !b.Connected() }, patience, 5*time.Millisecond)
 	require.ErrorIs(t, b.Control().Publish("x", nil), nats.ErrReconnectBufExceeded)
 	require.ErrorContains(t, b.Enqueue(deadline(t), job("acme", "default", "j"), nil, nil), "not connected")
-	_, err := b.EnsureReaper(deadline(t), "local", "h")
+	_, err := b.EnsureReaper(deadline(t), "local", "h", 0)
 	require.ErrorContains(t, err, "not connected")
 	again()
 	require.Eventually(t, b.Connected, patience, 5*time.Millisecond)

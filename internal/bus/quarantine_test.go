@@ -144,9 +144,9 @@ func TestReaperQueue(t *testing.T) {
 	elsewhere.Host = "host2"
 	require.NoError(t, b.Quarantines().Put(ctx, elsewhere))
 
-	q, err := b.EnsureReaper(ctx, "local", "host1")
+	q, err := b.EnsureReaper(ctx, "local", "host1", 0)
 	require.NoError(t, err)
-	again, err := b.EnsureReaper(ctx, "local", "host1")
+	again, err := b.EnsureReaper(ctx, "local", "host1", 0)
 	require.NoError(t, err, "the consumer is there already")
 	require.NoError(t, again.Close())
 	info, err := b.JS().Consumer(ctx, b.Streams().Ledger, bus.ReaperConsumerName("local", "host1"))
@@ -194,12 +194,12 @@ func TestReaperQueue(t *testing.T) {
 	require.Equal(t, "l5", fetch(t, q, 1)[0].Record.Lease)
 	require.NoError(t, q.Close())
 
-	all, err := b.EnsureReaper(ctx, "local", bus.AnyHost)
+	all, err := b.EnsureReaper(ctx, "local", bus.AnyHost, 0)
 	require.NoError(t, err)
 	require.Len(t, fetch(t, all, 5), 5)
 	require.NoError(t, all.Close())
 	for _, bad := range []string{"", "*", "a.b"} {
-		_, err := b.EnsureReaper(ctx, bad, "host1")
+		_, err := b.EnsureReaper(ctx, bad, "host1", 0)
 		require.Error(t, err)
 	}
 }
@@ -209,7 +209,7 @@ func TestReaperQueue(t *testing.T) {
 func TestReaperQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	_, b := setup(t)
-	q, err := b.EnsureReaper(deadline(t), "local", "host1")
+	q, err := b.EnsureReaper(deadline(t), "local", "host1", 0)
 	require.NoError(t, err)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -225,7 +225,7 @@ func TestReaperQueueLosesNothing(t *testing.T) {
 func TestReaperQueueOverRestart(t *testing.T) {
 	t.Parallel()
 	s, b := setup(t)
-	q, err := b.EnsureReaper(deadline(t), "local", "host1")
+	q, err := b.EnsureReaper(deadline(t), "local", "host1", 0)
 	require.NoError(t, err)
 	again := restartable(t, s)
 	stopServer(s)

@@ -19,8 +19,9 @@ const (
 	// AnyHost makes a reaper consumer for all hosts of a provider.
 	AnyHost = "*"
 
-	// reaperAckWait is how long a reaper may be silent about a delivery.
-	reaperAckWait = 60 * time.Second
+	// DefaultReaperAckWait is how long a reaper may be silent about a delivery.
+	DefaultReaperAckWait = 60 * time.Second
+	minReaperAckWait     = time.Second
 	// reaperMaxAckPending is far above any number of quarantined leases, because
 	// delayed naks count in it and must never block others.
 	reaperMaxAckPending = 1 << 16
@@ -37,6 +38,7 @@ type ReaperQueue struct {
 	consumer string
 	inbox    string
 	sub      *nats.Subscription
+	ackWait  time.Duration
 
 	mu   sync.Mutex // one Fetch at a time
 	next uint64
@@ -52,8 +54,13 @@ func ReaperConsumerName(provider, host string) string {
 
 // EnsureReaper makes the durable consumer for a provider's records on one host
 // (AnyHost: on all) where it is missing or has other settings, and opens it.
-// Several reapers may share it. Close ends it; the consumer stays.
-func (b *Bus) EnsureReaper(ctx context.Context, provider, host string) (*ReaperQueue, error) {
+// Several reapers may share it. ackWait (1 s or more; 0: DefaultReaperAckWait) is
+// how long they may be silent about a delivery. Close ends it; the consumer stays.
+func (b *Bus) EnsureReaper(ctx context.Context, provider, host string, ackWait time.Duration) (*ReaperQueue, error) {
+	if ackWait == 0 {
+		ackWait = DefaultReaperAckWait
+	}
+	ackWait = max(ackWait, minReaperAckWait)
 	filter := b.subjects.HostQuarantine(provider, host)
 	if filter == "" || provider == "*" {
 		return nil, fmt.Errorf("reaper of %q on %q: not a valid token", provider, host)
@@ -62,21 +69,32 @@ func (b *Bus) EnsureReaper(ctx context.Context, provider, host string) (*ReaperQ
 	_, err := b.js.CreateOrUpdateConsumer(ctx, b.streams.Ledger, jetstream.ConsumerConfig{
 		Name: name, Durable: name, Description: "Sallyport: reaper",
 		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy, ReplayPolicy: jetstream.ReplayInstantPolicy,
-		FilterSubject: filter, AckWait: reaperAckWait, MaxDeliver: -1,
+		FilterSubject: filter, AckWait: ackWait, MaxDeliver: -1,
 		MaxAckPending: reaperMaxAckPending, MaxWaiting: minMaxWaiting,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s on %s: %w", name, b.streams.Ledger, offline(err))
 	}
-	q := &ReaperQueue{bus: b, consumer: name, inbox: b.control.NewInbox()}
+	q := &ReaperQueue{bus: b, consumer: name, inbox: b.control.NewInbox(), ackWait: ackWait}
 	if q.sub, err = b.control.SubscribeSync(q.inbox + ".*"); err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
 	return q, nil
 }
 
+// Settler settles a delivery. Each call waits for the confirmation.
+type Settler interface {
+	// Ack ends the delivery.
+	Ack(ctx context.Context) error
+	// InProgress starts the delivery's ack wait anew.
+	InProgress(ctx context.Context) error
+	// NakDelay asks for the record again after delay, rounded up to 1 ms.
+	NakDelay(ctx context.Context, delay time.Duration) error
+}
+
 // Delivery is one delivered quarantine record.
 type Delivery struct {
+	Settler
 	// Subject of the record.
 	Subject string
 	// Record is what was delivered; read the current one (Quarantines.Get)
@@ -90,9 +108,8 @@ type Delivery struct {
 	Time time.Time
 	// Deliveries counts from 1; it is a hint and may start again.
 	Deliveries int
-
-	bus   *Bus
-	reply string
+	// AckWait is within what it must be settled or prolonged; else it comes again.
+	AckWait time.Duration
 }
 
 // Fetch waits up to wait (1 ms to 5 s) for up to limit deliveries (1 to 256).
@@ -156,7 +173,7 @@ func endOfPull(msg *nats.Msg) (done bool, err error) {
 }
 
 func (q *ReaperQueue) delivery(msg *nats.Msg) *Delivery {
-	d := &Delivery{Subject: msg.Subject, bus: q.bus, reply: msg.Reply}
+	d := &Delivery{Subject: msg.Subject, AckWait: q.ackWait, Settler: settler{q.bus, msg.Subject, msg.Reply}}
 	if meta, err := msg.Metadata(); err == nil {
 		d.Seq, d.Time, d.Deliveries = meta.Sequence.Stream, meta.Timestamp, int(meta.NumDelivered)
 	} else {
@@ -181,24 +198,29 @@ func (q *ReaperQueue) Close() error {
 	return nil
 }
 
-// Ack settles the delivery and waits for the server's confirmation.
-func (d *Delivery) Ack(ctx context.Context) error { return d.answer(ctx, "+ACK") }
-
-// InProgress starts the delivery's ack wait anew, confirmed.
-func (d *Delivery) InProgress(ctx context.Context) error { return d.answer(ctx, "+WPI") }
-
-// NakDelay asks for the record again after delay (rounded up to 1 ms),
-// confirmed.
-func (d *Delivery) NakDelay(ctx context.Context, delay time.Duration) error {
-	delay = max(time.Millisecond, delay)
-	return d.answer(ctx, `-NAK {"delay":`+strconv.FormatInt(delay.Nanoseconds(), 10)+`}`)
+// settler settles by the delivery's own reply subject.
+type settler struct {
+	bus            *Bus
+	subject, reply string
 }
 
-func (d *Delivery) answer(ctx context.Context, word string) error {
-	ctx, cancel := context.WithTimeout(ctx, d.bus.timeout)
+// Ack implements Settler.
+func (s settler) Ack(ctx context.Context) error { return s.answer(ctx, "+ACK") }
+
+// InProgress implements Settler.
+func (s settler) InProgress(ctx context.Context) error { return s.answer(ctx, "+WPI") }
+
+// NakDelay implements Settler.
+func (s settler) NakDelay(ctx context.Context, delay time.Duration) error {
+	delay = max(time.Millisecond, delay)
+	return s.answer(ctx, `-NAK {"delay":`+strconv.FormatInt(delay.Nanoseconds(), 10)+`}`)
+}
+
+func (s settler) answer(ctx context.Context, word string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.bus.timeout)
 	defer cancel()
-	if _, err := d.bus.control.RequestWithContext(ctx, d.reply, []byte(word)); err != nil {
-		return fmt.Errorf("%s for %s: %w", word, d.Subject, err)
+	if _, err := s.bus.control.RequestWithContext(ctx, s.reply, []byte(word)); err != nil {
+		return fmt.Errorf("%s for %s: %w", word, s.subject, err)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/config"
 	"github.com/sallyport/sallyport/internal/observe"
 	"github.com/sallyport/sallyport/internal/reaper"
@@ -71,7 +72,7 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	if err != nil {
 		return err
 	}
-	r, err := reaper.New(b, boxes.providers, log, reaper.Config{})
+	r, err := reaper.New(reaper.OnBus(b, min(cfg.AckWait, bus.DefaultReaperAckWait)), boxes.providers, log, reaper.Config{})
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 		return nil, err
 	}
 	gone := func(lease string, proof sandbox.Proof) { w.pool.Gone(lease, proof) }
-	if w.reaper, err = reaper.New(b, w.sandboxes.providers, log, reaper.Config{OnGone: gone}); err != nil {
+	if w.reaper, err = reaper.New(reaper.OnBus(b, min(cfg.AckWait, bus.DefaultReaperAckWait)), w.sandboxes.providers, log, reaper.Config{OnGone: gone}); err != nil {
 		return nil, err
 	}
 	w.registry = newRegistry(w, cfg, inst, build, log)

@@ -24,11 +24,11 @@ func (s *source) judge(base, ctx context.Context, t task) verdict {
 	if d := t.delivery; d != nil && d.Err != nil {
 		return s.bad(t, d.Seq, d.Err)
 	}
-	provider, host, lease, err := s.bus.Subjects().ParseQuarantine(t.subject)
+	provider, host, lease, err := s.r.books.Subjects().ParseQuarantine(t.subject)
 	if err != nil {
 		return s.bad(t, 0, err)
 	}
-	stored, err := s.r.quarantines.Get(ctx, provider, host, lease)
+	stored, err := s.r.books.Quarantined(ctx, provider, host, lease)
 	if errors.Is(err, bus.ErrNoRecord) {
 		s.r.book.forget(t.subject)
 		return verdict{settled: true}
@@ -63,7 +63,7 @@ func (s *source) judge(base, ctx context.Context, t task) verdict {
 // bad keeps a record that cannot be read: a newer reaper may know what to do, a
 // person has to otherwise.
 func (s *source) bad(t task, seq uint64, err error) verdict {
-	_, _, lease, _ := s.bus.Subjects().ParseQuarantine(t.subject) //nolint:errcheck // an empty lease is right then
+	_, _, lease, _ := s.r.books.Subjects().ParseQuarantine(t.subject) //nolint:errcheck // an empty lease is right then
 	if s.r.book.bad(s, t.subject, lease, seq, err.Error()) {
 		s.log.Error().Err(err).Str("lease", lease).Msg("quarantine record cannot be understood and is kept")
 	}
@@ -175,7 +175,7 @@ func (s *source) resolve(ctx context.Context, t task, stored *bus.StoredQuaranti
 	now := time.Now().UTC()
 	rec.State, rec.Attempts, rec.DestroyedAt = wire.Gone, attempt, &now
 	rec.Evidence = append(cut(rec.Evidence, wire.MaxEvidence-len(proof.Evidence)), evidence(proof)...)
-	err := s.r.quarantines.Resolve(ctx, rec, stored.Seq)
+	err := s.r.books.Resolve(ctx, rec, stored.Seq)
 	switch {
 	case err == nil:
 		s.r.book.destroyed()
@@ -196,7 +196,7 @@ func (s *source) resolve(ctx context.Context, t task, stored *bus.StoredQuaranti
 // overtaken is for a record that changed while we destroyed. Another reaper
 // ended it, or an operator changed it: then the change is a delivery of its own.
 func (s *source) overtaken(ctx context.Context, t task, rec wire.Quarantine) verdict {
-	stored, err := s.r.quarantines.Get(ctx, rec.Provider, rec.Host, rec.Lease)
+	stored, err := s.r.books.Quarantined(ctx, rec.Provider, rec.Host, rec.Lease)
 	switch {
 	case errors.Is(err, bus.ErrNoRecord):
 		s.r.book.forget(t.subject)

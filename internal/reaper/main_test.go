@@ -148,7 +148,7 @@ func (e *env) startWith(b *bus.Bus, providers map[string]sandbox.Provider, cfg r
 		r.gone[lease] = proof
 	}
 	var err error
-	r.Reaper, err = reaper.New(b, providers, zerolog.New(r.log).Level(zerolog.DebugLevel), cfg)
+	r.Reaper, err = reaper.New(reaper.OnBus(b, 0), providers, zerolog.New(r.log).Level(zerolog.DebugLevel), cfg)
 	require.NoError(e, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup

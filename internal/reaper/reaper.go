@@ -73,23 +73,23 @@ type Config struct {
 
 // Reaper destroys what stands in quarantine.
 type Reaper struct {
-	quarantines *bus.Quarantines
-	providers   map[string]sandbox.Provider
-	log         zerolog.Logger
-	cfg         Config
-	book        *book
-	sources     []*source
+	books     Books
+	providers map[string]sandbox.Provider
+	log       zerolog.Logger
+	cfg       Config
+	book      *book
+	sources   []*source
 }
 
-// New makes a reaper of the records at b for the providers, by name. The
+// New makes a reaper of the records in books for the providers, by name. The
 // providers stay the caller's. All mistakes in cfg are reported at once.
-func New(b *bus.Bus, providers map[string]sandbox.Provider, log zerolog.Logger, cfg Config) (*Reaper, error) {
+func New(books Books, providers map[string]sandbox.Provider, log zerolog.Logger, cfg Config) (*Reaper, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(providers); err != nil {
 		return nil, fmt.Errorf("reaper: %w", err)
 	}
 	r := &Reaper{
-		quarantines: b.Quarantines(), providers: maps.Clone(providers), log: log, cfg: cfg, book: newBook(),
+		books: books, providers: maps.Clone(providers), log: log, cfg: cfg, book: newBook(),
 	}
 	names := []string{cfg.Provider}
 	if cfg.Provider == "" {
@@ -100,7 +100,7 @@ func New(b *bus.Bus, providers map[string]sandbox.Provider, log zerolog.Logger, 
 		if host == "" {
 			host = providers[name].Capabilities().Host
 		}
-		r.sources = append(r.sources, newSource(r, b, name, host))
+		r.sources = append(r.sources, newSource(r, name, host))
 	}
 	return r, nil
 }

@@ -350,7 +350,7 @@ func TestAmbiguousCreateMayComeLate(t *testing.T) {
 func TestListingIsTheNetForLostDeliveries(t *testing.T) {
 	e := setup(t)
 	e.put("lost")
-	queue, err := e.bus.EnsureReaper(e.ctx(), "fake", host)
+	queue, err := e.bus.EnsureReaper(e.ctx(), "fake", host, 0)
 	require.NoError(t, err)
 	list, err := queue.Fetch(e.ctx(), 1, time.Second)
 	require.NoError(t, err)
@@ -370,7 +370,7 @@ func TestListingIsTheNetForLostDeliveries(t *testing.T) {
 
 func TestConfigMistakesAreReportedAtOnce(t *testing.T) {
 	e := setup(t)
-	_, err := reaper.New(e.bus, map[string]sandbox.Provider{"wrong": e.provider()}, zerolog.Nop(), reaper.Config{
+	_, err := reaper.New(reaper.OnBus(e.bus, 0), map[string]sandbox.Provider{"wrong": e.provider()}, zerolog.Nop(), reaper.Config{
 		Provider: "no token", Host: "a.b", Parallel: -1, MinBackoff: time.Minute, MaxBackoff: time.Second, Overdue: -1,
 	})
 	for _, words := range []string{
@@ -379,8 +379,8 @@ func TestConfigMistakesAreReportedAtOnce(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, words)
 	}
-	_, err = reaper.New(e.bus, nil, zerolog.Nop(), reaper.Config{})
+	_, err = reaper.New(reaper.OnBus(e.bus, 0), nil, zerolog.Nop(), reaper.Config{})
 	require.ErrorContains(t, err, "there is no provider")
-	_, err = reaper.New(e.bus, nil, zerolog.Nop(), reaper.Config{Provider: "createos"})
+	_, err = reaper.New(reaper.OnBus(e.bus, 0), nil, zerolog.Nop(), reaper.Config{Provider: "createos"})
 	require.ErrorContains(t, err, "its host must be given")
 }

@@ -17,8 +17,8 @@ const (
 	// fetchWait is how long one pull waits at the server: long against the cost
 	// of a pull, short against a change of leader.
 	fetchWait = 5 * time.Second
-	// beatEvery keeps a delivery ours: a quarter of the consumer's ack wait.
-	beatEvery = 15 * time.Second
+	// beats is how often in a delivery's ack wait it is said that we are at it.
+	beats = 4
 	// settleTimeout bounds writing a record's end and settling its delivery,
 	// also after the reaper was told to stop.
 	settleTimeout = 10 * time.Second
@@ -30,7 +30,6 @@ const (
 // source is the records of one provider and host.
 type source struct {
 	r              *Reaper
-	bus            *bus.Bus
 	provider, host string
 	log            zerolog.Logger
 	lanes          *lanes
@@ -42,9 +41,9 @@ type source struct {
 	fault error
 }
 
-func newSource(r *Reaper, b *bus.Bus, provider, host string) *source {
+func newSource(r *Reaper, provider, host string) *source {
 	s := &source{
-		r: r, bus: b, provider: provider, host: host, lanes: newLanes(r.cfg),
+		r: r, provider: provider, host: host, lanes: newLanes(r.cfg),
 		log:   r.log.With().Str("provider", provider).Logger(),
 		fault: errors.New("not begun"),
 	}
@@ -102,7 +101,7 @@ func (s *source) listen(ctx context.Context) {
 
 // pull takes deliveries, each into a free place, until there is an error.
 func (s *source) pull(ctx context.Context) error {
-	queue, err := s.bus.EnsureReaper(ctx, s.provider, s.host)
+	queue, err := s.r.books.Queue(ctx, s.provider, s.host)
 	if err != nil {
 		return err
 	}
@@ -135,7 +134,7 @@ func (s *source) pull(ctx context.Context) error {
 
 // handBack returns what arrived while the reaper stopped, so that another need
 // not wait for the ack wait's end.
-func (s *source) handBack(ctx context.Context, queue *bus.ReaperQueue) {
+func (s *source) handBack(ctx context.Context, queue Queue) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	for range 2 { // the pull that was cut off, and this one's own
@@ -166,11 +165,11 @@ func (s *source) survey(ctx context.Context) {
 // list takes stock, and tries those whose delivery is overdue.
 func (s *source) list(ctx context.Context) error {
 	begun := time.Now()
-	records, err := s.r.quarantines.ListHost(ctx, s.provider, s.host)
+	records, err := s.r.books.QuarantinedOn(ctx, s.provider, s.host)
 	have := make(map[string]bool, len(records))
 	for i := range records {
 		rec := records[i].Record
-		subject := s.bus.Subjects().Quarantine(rec.Provider, rec.Host, rec.Lease)
+		subject := s.r.books.Subjects().Quarantine(rec.Provider, rec.Host, rec.Lease)
 		have[subject] = true
 		switch rec.State {
 		case wire.Gone:
@@ -216,7 +215,7 @@ type verdict struct {
 func (s *source) try(base context.Context, t task) {
 	s.work.Go(func() {
 		s.lanes.run(base, func(ctx context.Context) {
-			_, _, lease, err := s.bus.Subjects().ParseQuarantine(t.subject)
+			_, _, lease, err := s.r.books.Subjects().ParseQuarantine(t.subject)
 			if err != nil {
 				// The consumer's filter lets no such subject through.
 				s.log.Error().Err(err).Msg("quarantine subject cannot be read")
@@ -242,10 +241,14 @@ func (s *source) keep(ctx context.Context, t task, f func()) {
 		f()
 		return
 	}
+	every := t.delivery.AckWait / beats
+	if every <= 0 {
+		every = bus.DefaultReaperAckWait / beats
+	}
 	ctx, stop := context.WithCancel(ctx)
 	var beat sync.WaitGroup
 	beat.Go(func() {
-		for pause(ctx, beatEvery) == nil {
+		for pause(ctx, every) == nil {
 			if err := t.delivery.InProgress(ctx); err != nil && ctx.Err() == nil {
 				s.log.Warn().Err(err).Msg("quarantine delivery not prolonged")
 			}
