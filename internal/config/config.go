@@ -55,6 +55,13 @@ type Config struct {
 	// Require lists what this host must be able to isolate or limit; see
 	// Requirements.
 	Require []string
+	// EpochBound is within which a worker renews its sign of life in the ledger,
+	// where it has sandboxes that outlive it: others end them twice as long after
+	// the last one.
+	EpochBound time.Duration
+	// FakeWorld is a directory in which the fake provider's sandboxes live on when
+	// their worker dies; empty means that they are in the worker's memory.
+	FakeWorld string
 	// Profiles by name; never empty.
 	Profiles map[string]Profile
 }
@@ -201,6 +208,7 @@ func defaults(src Sources) *Config {
 		StateDir:        stateDir(src),
 		Listen:          "127.0.0.1:4222",
 		LogLevel:        "info",
+		EpochBound:      time.Minute,
 		Require:         []string{RequireNamespaces, RequireMemory, RequireCPU, RequirePids},
 	}
 	if src.Dev {

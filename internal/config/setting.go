@@ -88,6 +88,8 @@ func settings() []setting {
 		oneWord("listen", func(c *Config) *string { return &c.Listen }, checkAddress),
 		oneWord("log_level", func(c *Config) *string { return &c.LogLevel }, among("debug", "info", "warn", "error")),
 		words("require", func(c *Config) *[]string { return &c.Require }, among(Requirements()...)),
+		duration("epoch_bound", func(c *Config) *time.Duration { return &c.EpochBound }, 2*time.Second, time.Hour),
+		oneWord("fake_world", func(c *Config) *string { return &c.FakeWorld }, optional(checkPath)),
 	)
 }
 
@@ -277,6 +279,16 @@ func checkPath(word string) error {
 		return errors.New("is not a path: begin with / or ./")
 	}
 	return nil
+}
+
+// optional takes an empty word for none.
+func optional(check func(string) error) func(string) error {
+	return func(word string) error {
+		if word == "" {
+			return nil
+		}
+		return check(word)
+	}
 }
 
 // checkAddress takes host:port; empty switches the listener off.
