@@ -17,6 +17,9 @@ type Config struct {
 	// Profiles are what leases are made from, at least one, each name once. The
 	// warm spares of all of them together fit into Capacity.
 	Profiles []Profile
+	// Ledger takes the leases whose sandboxes outlive this worker. It is needed
+	// where a profile's provider says Capabilities.OutlivesWorker.
+	Ledger Ledger
 	// AcquireTimeout bounds the wait of one Acquire; default 30 s.
 	AcquireTimeout time.Duration
 	// MaxWaiters bounds how many wait at once; default 1024. One more is told
