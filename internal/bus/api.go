@@ -136,20 +136,9 @@ type write struct {
 // write in flight, ErrRecordTooBig, ErrStreamFull, ErrNoStream, ErrUnknown when
 // no answer came, and errNotSent when it surely did not leave.
 func (b *Bus) publish(ctx context.Context, w write) (uint64, error) {
-	msg := &nats.Msg{Subject: w.subject, Data: w.data, Header: nats.Header{}}
-	maps.Copy(msg.Header, w.header)
-	msg.Header[headerExpectStream] = []string{w.stream}
-	if w.expect != nil {
-		msg.Header[headerExpectSubjectSeq] = []string{strconv.FormatUint(*w.expect, 10)}
-	}
-	if w.ttl > 0 {
-		msg.Header[headerTTL] = []string{w.ttl.Truncate(time.Second).String()}
-	}
-	if w.subject == "" {
-		return 0, fmt.Errorf("stream %s: a word of the subject is no valid token", w.stream)
-	}
-	if int64(len(w.data)+headerRoom) > b.control.MaxPayload() {
-		return 0, fmt.Errorf("%w: %d bytes, the server takes %d with headers", ErrRecordTooBig, len(w.data), b.control.MaxPayload())
+	msg, err := b.message(w)
+	if err != nil {
+		return 0, err
 	}
 	answer, err := b.ask(ctx, msg)
 	if err != nil {
@@ -170,6 +159,26 @@ func (b *Bus) publish(ctx context.Context, w write) (uint64, error) {
 		return 0, fmt.Errorf("%s: %w: answered by stream %q, not %s", w.subject, ErrUnknown, ack.Stream, w.stream)
 	}
 	return ack.Seq, nil
+}
+
+// message is w as it is sent, or says why it can surely not be written.
+func (b *Bus) message(w write) (*nats.Msg, error) {
+	if w.subject == "" {
+		return nil, fmt.Errorf("stream %s: a word of the subject is no valid token", w.stream)
+	}
+	if int64(len(w.data)+headerRoom) > b.control.MaxPayload() {
+		return nil, fmt.Errorf("%w: %d bytes, the server takes %d with headers", ErrRecordTooBig, len(w.data), b.control.MaxPayload())
+	}
+	msg := &nats.Msg{Subject: w.subject, Data: w.data, Header: nats.Header{}}
+	maps.Copy(msg.Header, w.header)
+	msg.Header[headerExpectStream] = []string{w.stream}
+	if w.expect != nil {
+		msg.Header[headerExpectSubjectSeq] = []string{strconv.FormatUint(*w.expect, 10)}
+	}
+	if w.ttl > 0 {
+		msg.Header[headerTTL] = []string{w.ttl.Truncate(time.Second).String()}
+	}
+	return msg, nil
 }
 
 // ask sends a message and waits for the stream's answer. Between two leaders
@@ -220,8 +229,10 @@ func refusal(w write, apiErr *jetstream.APIError) error {
 		return fmt.Errorf("%s: %w: %w", w.subject, ErrRecordTooBig, apiErr)
 	case codeStoreFailed, codeStorageExceeded, codeInsufficient:
 		return fmt.Errorf("%s: %w: %w", w.subject, ErrStreamFull, apiErr)
-	case codeClusterNotAvail:
+	case codeClusterNotAvail, codeBatchIncomplete, codeBatchesInFlight:
 		return fmt.Errorf("%s: %w: %w", w.subject, errNotSent, apiErr)
+	case codeNoBatches:
+		return fmt.Errorf("%s: %w: %w", w.subject, ErrNoBatch, apiErr)
 	default:
 		return fmt.Errorf("%s: %w", w.subject, apiErr)
 	}

@@ -4,20 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/sallyport/sallyport/internal/wire"
 )
-
-// MaxList bounds a listing; a longer one is cut and says so (ErrTruncated).
-const MaxList = 10_000
-
-// listParallel is how many reads a listing keeps in flight: enough to hide the
-// round trip, too few to weigh on the leader.
-const listParallel = 16
 
 // DeadLetters are the job messages that could not be run.
 type DeadLetters struct{ bus *Bus }
@@ -70,17 +60,17 @@ func (d *DeadLetters) Get(ctx context.Context, job wire.Job) (*StoredDeadLetter,
 	if subject == "" {
 		return nil, fmt.Errorf("dead letter of %q.%q.%q: not a valid token", job.Tenant, job.Queue, job.ID)
 	}
-	return d.get(ctx, subject)
-}
-
-func (d *DeadLetters) get(ctx context.Context, subject string) (*StoredDeadLetter, error) {
 	m, err := d.bus.leaderGet(ctx, d.bus.streams.Dead, getQuery{Last: subject})
 	if err != nil {
 		return nil, err
 	}
+	return storedDeadLetter(m)
+}
+
+func storedDeadLetter(m *message) (*StoredDeadLetter, error) {
 	letter, err := wire.DecodeDeadLetter(m.Data)
 	if err != nil {
-		return nil, fmt.Errorf("dead letter %s: %w", subject, err)
+		return nil, fmt.Errorf("dead letter %s: %w", m.Subject, err)
 	}
 	return &StoredDeadLetter{Letter: *letter, Seq: m.Seq, Time: m.Time}, nil
 }
@@ -89,43 +79,7 @@ func (d *DeadLetters) get(ctx context.Context, subject string) (*StoredDeadLette
 // beside them when there are more). One that cannot be read is an error beside
 // the others.
 func (d *DeadLetters) List(ctx context.Context) ([]StoredDeadLetter, error) {
-	list, err := listRecords(ctx, d.bus, d.bus.streams.Dead, d.bus.subjects.AllDead(), d.get)
-	sort.Slice(list, func(i, j int) bool { return list[i].Seq < list[j].Seq })
-	return list, err
-}
-
-// listRecords lists a stream's subjects and reads each from the leader. One that
-// disappears in between is left out.
-func listRecords[T any](ctx context.Context, b *Bus, stream, filter string, get func(context.Context, string) (*T, error)) ([]T, error) {
-	subjects, truncated, err := b.subjectList(ctx, stream, filter, MaxList)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", filter, err)
-	}
-	found := make([]*T, len(subjects))
-	broken := make([]error, len(subjects))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(listParallel)
-	for i, subject := range subjects {
-		group.Go(func() error {
-			record, err := get(ctx, subject)
-			if err == nil {
-				found[i] = record
-			} else if !errors.Is(err, ErrNoRecord) {
-				broken[i] = err
-			}
-			return context.Cause(ctx)
-		})
-	}
-	waitErr := group.Wait()
-	list := make([]T, 0, len(subjects))
-	for _, record := range found {
-		if record != nil {
-			list = append(list, *record)
-		}
-	}
-	err = errors.Join(append(broken, waitErr)...)
-	if truncated {
-		err = errors.Join(err, fmt.Errorf("list %s: %w (%d)", filter, ErrTruncated, MaxList))
-	}
+	list, err := listRecords(ctx, d.bus, d.bus.streams.Dead, d.bus.subjects.AllDead(), storedDeadLetter)
+	oldestFirst(list, func(l *StoredDeadLetter) uint64 { return l.Seq })
 	return list, err
 }

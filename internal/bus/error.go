@@ -21,6 +21,9 @@ var (
 	// ErrNoStream means that nothing on the server takes this subject: the stream
 	// is missing or has no leader. Nothing was written.
 	ErrNoStream = errors.New("no stream takes this subject (see `sallyport streams check`)")
+	// ErrNoBatch means that the ledger stream, or its server, takes no atomic
+	// batches.
+	ErrNoBatch = errors.New("the stream takes no atomic batches: allow_atomic must be on (run `sallyport streams apply`)")
 	// ErrAlreadyQueued means that a message with this id waits in this queue.
 	ErrAlreadyQueued = errors.New("already queued")
 	// ErrQueueFull means that the jobs stream is at its bound.

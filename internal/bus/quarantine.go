@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
 	"time"
 
 	"github.com/sallyport/sallyport/internal/wire"
@@ -27,10 +26,21 @@ type StoredQuarantine struct {
 	Time time.Time
 }
 
+// seq is what a write over s expects; 0 where nothing is to be replaced.
+func (s *StoredQuarantine) seq() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.Seq
+}
+
 // Put publishes the record of a lease, acknowledged. It is create-only: a lease
 // that has a record, whatever it says, keeps that one, and Put returns nil, so
-// that publishing twice leaves one. Errors: ErrUnknown, ErrStreamFull,
-// ErrRecordTooBig, ErrNoStream; Put again until it returns nil.
+// that publishing twice leaves one, and a late repetition does not bring back what
+// is gone. Who has seen the sandbox of a lease that a record calls destroyed needs
+// PutOrReopen, or Ledger.Quarantine where the lease has an entry. Errors:
+// ErrUnknown, ErrStreamFull, ErrRecordTooBig, ErrNoStream; Put again until it
+// returns nil.
 func (q *Quarantines) Put(ctx context.Context, rec wire.Quarantine) error {
 	if rec.State != wire.InQuarantine {
 		return fmt.Errorf("quarantine of %s: a new record's state is %q, not %q", rec.Lease, wire.InQuarantine, rec.State)
@@ -40,6 +50,24 @@ func (q *Quarantines) Put(ctx context.Context, rec wire.Quarantine) error {
 		return nil
 	}
 	return err
+}
+
+// PutOrReopen publishes the record of a lease that has no ledger entry and was seen
+// just now: it is created, or replaces one that says destroyed. An unfinished record
+// stays as it is; so does one that rec itself began and that was resolved meanwhile.
+// Errors as Put's.
+func (q *Quarantines) PutOrReopen(ctx context.Context, rec wire.Quarantine) error {
+	if rec.State != wire.InQuarantine {
+		return fmt.Errorf("quarantine of %s: a new record's state is %q, not %q", rec.Lease, wire.InQuarantine, rec.State)
+	}
+	return q.bus.settle(ctx, func(ctx context.Context) ([]write, error) {
+		stored, err := q.look(ctx, rec)
+		if err != nil || stored != nil && (stored.Record.State != wire.Gone || resolved(stored.Record, rec)) {
+			return nil, err
+		}
+		w, err := q.record(rec, stored.seq(), 0)
+		return []write{w}, err
+	})
 }
 
 // Update replaces an unfinished record by another unfinished one (hold, release
@@ -55,9 +83,10 @@ func (q *Quarantines) Update(ctx context.Context, rec wire.Quarantine, expect ui
 	return q.write(ctx, rec, expect, 0)
 }
 
-// Resolve writes the end of a lease, state destroyed, against the sequence that
-// was read, with the result retention as its time to live. ErrConflict means
-// that the record changed meanwhile: read it again.
+// Resolve writes the end of a lease without ledger entry, state destroyed, against
+// the sequence that was read, with the result retention as its time to live.
+// ErrConflict means that the record changed meanwhile: read it again. Where the
+// lease may have an entry, it is Ledger.Resolve that ends both.
 func (q *Quarantines) Resolve(ctx context.Context, rec wire.Quarantine, expect uint64) error {
 	if rec.State != wire.Gone {
 		return fmt.Errorf("quarantine of %s: a resolved record's state is %q, not %q", rec.Lease, wire.Gone, rec.State)
@@ -70,15 +99,32 @@ func (q *Quarantines) Resolve(ctx context.Context, rec wire.Quarantine, expect u
 }
 
 func (q *Quarantines) write(ctx context.Context, rec wire.Quarantine, expect uint64, ttl time.Duration) (uint64, error) {
+	w, err := q.record(rec, expect, ttl)
+	if err != nil {
+		return 0, err
+	}
+	return q.bus.cas(ctx, w, func(m *message) bool { return bytes.Equal(m.Data, w.data) })
+}
+
+// record is the write of a record.
+func (q *Quarantines) record(rec wire.Quarantine, expect uint64, ttl time.Duration) (write, error) {
 	data, err := wire.EncodeQuarantine(&rec)
 	if err != nil {
-		return 0, fmt.Errorf("quarantine of %s: %w", rec.Lease, err)
+		return write{}, fmt.Errorf("quarantine of %s: %w", rec.Lease, err)
 	}
-	w := write{
+	return write{
 		subject: q.bus.subjects.Quarantine(rec.Provider, rec.Host, rec.Lease),
 		stream:  q.bus.streams.Ledger, data: data, expect: &expect, ttl: ttl,
+	}, nil
+}
+
+// look reads the record of rec's lease; nil when there is none.
+func (q *Quarantines) look(ctx context.Context, rec wire.Quarantine) (*StoredQuarantine, error) {
+	m, err := q.bus.look(ctx, q.bus.streams.Ledger, q.bus.subjects.Quarantine(rec.Provider, rec.Host, rec.Lease))
+	if err != nil || m == nil {
+		return nil, err
 	}
-	return q.bus.cas(ctx, w, func(m *message) bool { return bytes.Equal(m.Data, data) })
+	return storedQuarantine(m)
 }
 
 // Get reads one record from the leader; ErrNoRecord when there is none.
@@ -87,17 +133,17 @@ func (q *Quarantines) Get(ctx context.Context, provider, host, lease string) (*S
 	if subject == "" {
 		return nil, fmt.Errorf("quarantine of %q.%q.%q: not a valid token", provider, host, lease)
 	}
-	return q.get(ctx, subject)
-}
-
-func (q *Quarantines) get(ctx context.Context, subject string) (*StoredQuarantine, error) {
 	m, err := q.bus.leaderGet(ctx, q.bus.streams.Ledger, getQuery{Last: subject})
 	if err != nil {
 		return nil, err
 	}
+	return storedQuarantine(m)
+}
+
+func storedQuarantine(m *message) (*StoredQuarantine, error) {
 	rec, err := wire.DecodeQuarantine(m.Data)
 	if err != nil {
-		return nil, fmt.Errorf("quarantine %s: %w", subject, err)
+		return nil, fmt.Errorf("quarantine %s: %w", m.Subject, err)
 	}
 	return &StoredQuarantine{Record: *rec, Seq: m.Seq, Time: m.Time}, nil
 }
@@ -119,7 +165,7 @@ func (q *Quarantines) ListHost(ctx context.Context, provider, host string) ([]St
 }
 
 func (q *Quarantines) list(ctx context.Context, filter string) ([]StoredQuarantine, error) {
-	list, err := listRecords(ctx, q.bus, q.bus.streams.Ledger, filter, q.get)
-	sort.Slice(list, func(i, j int) bool { return list[i].Seq < list[j].Seq })
+	list, err := listRecords(ctx, q.bus, q.bus.streams.Ledger, filter, storedQuarantine)
+	oldestFirst(list, func(r *StoredQuarantine) uint64 { return r.Seq })
 	return list, err
 }

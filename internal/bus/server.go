@@ -43,6 +43,9 @@ const (
 	codeUnfilteredTaken   = 10099
 	codeFilterTaken       = 10100
 	codeWrongLastSeqConst = 10164
+	codeNoBatches         = 10174
+	codeBatchIncomplete   = 10176
+	codeBatchesInFlight   = 10210
 )
 
 func checkServer(ctx context.Context, nc *nats.Conn, api, name string) error {

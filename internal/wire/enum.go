@@ -30,8 +30,15 @@ func quarantineReasons() []QuarantineReason {
 	return []QuarantineReason{
 		QuarantineUnproven, QuarantineAmbiguousStart, QuarantineAmbiguousMake,
 		QuarantineResetFailed, QuarantineDestroyFailed, QuarantineOwnerGone,
+		QuarantineUnowned, QuarantineReappeared, QuarantineStaleIntent,
 	}
 }
+
+func leaseRecordStates() []LeaseRecordState {
+	return []LeaseRecordState{LeaseIntent, LeaseReady, LeaseInUse, LeaseQuarantined, LeaseDestroyed}
+}
+
+func epochStates() []EpochState { return []EpochState{EpochAlive, EpochEnded} }
 
 // Valid says whether o is one of the outcomes.
 func (o Outcome) Valid() bool { return slices.Contains(outcomes(), o) }
@@ -65,6 +72,12 @@ func (s QuarantineState) Valid() bool { return slices.Contains(quarantineStates(
 
 // Valid says whether r is one of the quarantine reasons.
 func (r QuarantineReason) Valid() bool { return slices.Contains(quarantineReasons(), r) }
+
+// Valid says whether s is one of the states of a ledger entry.
+func (s LeaseRecordState) Valid() bool { return slices.Contains(leaseRecordStates(), s) }
+
+// Valid says whether s is one of the states of an epoch.
+func (s EpochState) Valid() bool { return slices.Contains(epochStates(), s) }
 
 // Reasons are the reasons that may stand beside outcome o; none for an outcome
 // that explains itself.

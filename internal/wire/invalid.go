@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -27,6 +28,14 @@ func (i *Invalid) Error() string {
 		return i.Message
 	}
 	return i.Field + ": " + i.Message
+}
+
+// OtherVersion says whether err is about a document of a version that this build
+// does not speak. A record of a newer version is not broken: whoever meets one
+// leaves it as it is.
+func OtherVersion(err error) bool {
+	var bad *Invalid
+	return errors.As(err, &bad) && bad.Reason == ReasonVersion
 }
 
 // invalid makes an Invalid whose message is cut to its bound.

@@ -88,6 +88,9 @@ const (
 	QuarantineResetFailed    QuarantineReason = "reset_failed"
 	QuarantineDestroyFailed  QuarantineReason = "destroy_failed"
 	QuarantineOwnerGone      QuarantineReason = "owner_gone"
+	QuarantineUnowned        QuarantineReason = "unowned"      // the inventory has it, no ledger entry owns it
+	QuarantineReappeared     QuarantineReason = "reappeared"   // destroyed in the books, and yet it is there
+	QuarantineStaleIntent    QuarantineReason = "stale_intent" // an intent that nobody confirmed
 )
 
 // DeadLetter is a job message that could not be run, and why.

@@ -26,6 +26,10 @@ const (
 	kindDead       = "dead"
 )
 
+// epochToken stands where a ledger entry has its provider, in the subjects of the
+// workers' epochs.
+const epochToken = "_worker"
+
 // Subjects makes and reads the subjects below one prefix. A maker that is given
 // a word that is not a ValidToken returns the empty subject, which NATS refuses:
 // a bad word can never turn into a wildcard or into another tenant's subject.
@@ -80,8 +84,16 @@ func (s Subjects) Status(tenant, id string) string { return s.subject(kindStatus
 // Run is where the run record stands.
 func (s Subjects) Run(tenant, id string) string { return s.subject(kindRun, tenant, id) }
 
-// Lease is where a lease's ledger entry stands.
-func (s Subjects) Lease(provider, lease string) string { return s.subject(kindLease, provider, lease) }
+// Lease is where a lease's ledger entry stands. No provider has the name _worker.
+func (s Subjects) Lease(provider, lease string) string {
+	if provider == epochToken {
+		return ""
+	}
+	return s.subject(kindLease, provider, lease)
+}
+
+// Epoch is where a worker's epoch stands: <prefix>.lease._worker.<worker>.
+func (s Subjects) Epoch(worker string) string { return s.subject(kindLease, epochToken, worker) }
 
 // Quarantine is where a lease's quarantine record stands.
 func (s Subjects) Quarantine(provider, host, lease string) string {
@@ -125,8 +137,19 @@ func (s Subjects) AllStatus() string { return s.all(kindStatus, 2) }
 // AllRuns matches every run record.
 func (s Subjects) AllRuns() string { return s.all(kindRun, 2) }
 
-// AllLeases matches every ledger entry.
+// AllLeases matches every ledger entry and every epoch.
 func (s Subjects) AllLeases() string { return s.all(kindLease, 2) }
+
+// ProviderLeases matches the ledger entries of one provider.
+func (s Subjects) ProviderLeases(provider string) string {
+	if !ValidToken(provider) || provider == epochToken {
+		return ""
+	}
+	return s.filter(kindLease, provider, "*")
+}
+
+// AllEpochs matches every worker's epoch.
+func (s Subjects) AllEpochs() string { return s.filter(kindLease, epochToken, "*") }
 
 // AllQuarantine matches every quarantine record.
 func (s Subjects) AllQuarantine() string { return s.all(kindQuarantine, 3) }
@@ -188,7 +211,22 @@ func (s Subjects) ParseLease(subject string) (provider, lease string, err error)
 	if err != nil {
 		return "", "", err
 	}
+	if words[0] == epochToken {
+		return "", "", fmt.Errorf("subject %s: is a worker's epoch, no ledger entry", quoted(subject))
+	}
 	return words[0], words[1], nil
+}
+
+// ParseEpoch reads the subject of a worker's epoch.
+func (s Subjects) ParseEpoch(subject string) (worker string, err error) {
+	words, err := s.parse(subject, kindLease, 2)
+	if err != nil {
+		return "", err
+	}
+	if words[0] != epochToken {
+		return "", fmt.Errorf("subject %s: is a ledger entry, no worker's epoch", quoted(subject))
+	}
+	return words[1], nil
 }
 
 // ParseQuarantine reads the subject of a quarantine record.
