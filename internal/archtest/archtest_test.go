@@ -52,7 +52,7 @@ func layers(t *testing.T) map[string]string {
 // not at all.
 func natsUsers() []string {
 	return []string{
-		"internal/bus", "internal/bus/bustest", "internal/consumer", "internal/gateway", "internal/reaper", "internal/daemon", "internal/bench",
+		"internal/bus", "internal/bus/bustest", "internal/consumer", "internal/service", "internal/gateway", "internal/reaper", "internal/daemon", "internal/bench",
 		"client", "cmd/worker", "integration",
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/service"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -21,12 +22,12 @@ func (g *Gateway) cancel(ctx context.Context, c call) {
 	for range cancelLooks {
 		s, err := g.look(ctx, tenant, id)
 		if err != nil {
-			c.fail(codeUnavailable, err)
+			c.fail(service.CodeUnavailable, err)
 			return
 		}
 		again, err := g.cancelAt(ctx, &s)
 		if err != nil {
-			c.fail(codeUnavailable, err)
+			c.fail(service.CodeUnavailable, err)
 			return
 		}
 		if !again {
@@ -34,7 +35,7 @@ func (g *Gateway) cancel(ctx context.Context, c call) {
 			return
 		}
 	}
-	c.fail(codeConflict, errors.New("the job kept changing its state; try again"))
+	c.fail(service.CodeConflict, errors.New("the job kept changing its state; try again"))
 }
 
 // cancelAt acts on what was seen; again says that it has changed meanwhile.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/sallyport/sallyport/internal/service"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -21,26 +22,26 @@ func (g *Gateway) read(ctx context.Context, c call) {
 	}
 	q, err := readRequest(c.req.Data())
 	if err != nil {
-		c.fail(codeInvalid, err)
+		c.fail(service.CodeInvalid, err)
 		return
 	}
 	// The state is read before the events: a job seen done here has all its
 	// events stored already.
 	s, err := g.look(ctx, tenant, id)
 	if err != nil {
-		c.fail(codeUnavailable, err)
+		c.fail(service.CodeUnavailable, err)
 		return
 	}
 	events, more, err := g.bus.ReadOutput(ctx, tenant, id, q.From, q.Max)
 	if err != nil {
-		c.fail(codeUnavailable, err)
+		c.fail(service.CodeUnavailable, err)
 		return
 	}
 	cursor := q.From
 	for _, ev := range events {
 		cursor = ev.Cursor
 		if err := g.pass(c.req.Reply(), ev.Headers, ev.Data, cursor); err != nil {
-			c.fail(codeUnavailable, err)
+			c.fail(service.CodeUnavailable, err)
 			return
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/service"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -17,20 +18,16 @@ func (g *Gateway) status(ctx context.Context, c call) {
 	}
 	s, err := g.look(ctx, tenant, id)
 	if err != nil {
-		c.fail(codeUnavailable, err)
+		c.fail(service.CodeUnavailable, err)
 		return
 	}
 	c.answer(s.JobStatus)
 }
 
-// pair takes tenant and id from the subject and judges the reply subject.
+// pair takes tenant and id from the subject, which the service has read before.
 func (c call) pair() (tenant, id string, ok bool) {
 	tenant, id, err := c.g.bus.Subjects().ParsePair(c.req.Subject())
-	if err != nil {
-		c.g.stats.refused.Add(1)
-		return "", "", false
-	}
-	return tenant, id, c.mayReply(tenant)
+	return tenant, id, err == nil
 }
 
 // standing is what record and queue say of a job at one moment.

@@ -9,6 +9,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/service"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -21,13 +22,7 @@ var passed = []string{"traceparent", "tracestate"} //nolint:gochecknoglobals // 
 func (g *Gateway) submit(ctx context.Context, c call) {
 	tenant, queue, err := g.bus.Subjects().ParseSubmit(c.req.Subject())
 	if err != nil {
-		// Without a tenant no reply can be judged.
-		g.stats.refused.Add(1)
-		g.log.Warn().Err(err).Msg("submit subject refused, request not answered")
-		return
-	}
-	if c.req.Reply() != "" && !c.mayReply(tenant) {
-		return
+		return // the service has read it before
 	}
 	job := wire.Job{Tenant: tenant, Queue: queue}
 	body := c.req.Data()
@@ -47,15 +42,15 @@ func (g *Gateway) submit(ctx context.Context, c call) {
 				continue
 			}
 		case errors.Is(err, bus.ErrQueueFull):
-			c.fail(codeUnavailable, fmt.Errorf("queue %s is full, try again later: %w", queue, err))
+			c.fail(service.CodeUnavailable, fmt.Errorf("queue %s is full, try again later: %w", queue, err))
 		case errors.Is(err, bus.ErrUnknown):
-			c.fail(codeUnknown, fmt.Errorf("job %s may have been accepted: %w", job.ID, err))
+			c.fail(service.CodeUnknown, fmt.Errorf("job %s may have been accepted: %w", job.ID, err))
 		default:
-			c.fail(codeUnavailable, fmt.Errorf("not accepted, try again: %w", err))
+			c.fail(service.CodeUnavailable, fmt.Errorf("not accepted, try again: %w", err))
 		}
 		return
 	}
-	c.fail(codeConflict, fmt.Errorf("job %s kept changing its state, try again", job.ID))
+	c.fail(service.CodeConflict, fmt.Errorf("job %s kept changing its state, try again", job.ID))
 }
 
 // A submission that meets its job's message just leaving the queue looks again
@@ -118,7 +113,7 @@ func (c call) queuedBefore(ctx context.Context, job wire.Job, body []byte) (agai
 		return true
 	}
 	if err != nil {
-		c.fail(codeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
+		c.fail(service.CodeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
 		return false
 	}
 	was, errWas := wire.Digest(there.Job.Queue, there.Body)
@@ -128,7 +123,7 @@ func (c call) queuedBefore(ctx context.Context, job wire.Job, body []byte) (agai
 		err = nil
 	}
 	if err := errors.Join(errWas, errIs, err); err != nil {
-		c.fail(codeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
+		c.fail(service.CodeUnavailable, fmt.Errorf("compare with the queued job: %w", err))
 		return false
 	}
 	reply, bad := wire.ReplyHeader(there.Headers)
@@ -157,7 +152,7 @@ func (c call) repeat(job wire.Job, rec wire.RunRecord) {
 	}
 	r, err := wire.DecodeResult(rec.Result)
 	if err != nil {
-		c.fail(codeUnavailable, fmt.Errorf("stored result: %w", err))
+		c.fail(service.CodeUnavailable, fmt.Errorf("stored result: %w", err))
 		return
 	}
 	ev := wire.Event{Type: wire.EventResult, Job: job.Key(), Attempt: rec.Attempt}
@@ -174,7 +169,7 @@ func (c call) accept(job wire.Job) {
 	}
 	body, err := wire.EncodeAccepted(&wire.Accepted{V: wire.Version, Tenant: job.Tenant, Queue: job.Queue, ID: job.ID})
 	if err != nil {
-		c.fail(codeUnknown, err)
+		c.fail(service.CodeUnknown, err)
 		return
 	}
 	ev := wire.Event{Type: wire.EventAccepted, Job: job.Key()}
@@ -196,10 +191,10 @@ func (c call) refuse(job wire.Job, bad *wire.Invalid) {
 	}
 	body, err := wire.EncodeResult(&r)
 	if err != nil {
-		c.fail(codeInvalid, bad)
+		c.fail(service.CodeInvalid, bad)
 		return
 	}
 	ev := wire.Event{Type: wire.EventResult, Job: job.Key()}
-	c.sendError(codeInvalid, r.Message, body, ev.Headers())
+	c.req.Refuse(service.CodeInvalid, r.Message, body, ev.Headers())
 	c.send(nil, wire.Event{Type: wire.EventEnd, Job: job.Key()}.Headers())
 }
