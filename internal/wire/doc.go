@@ -1,6 +1,7 @@
 // Package wire is what travels: requests, events, results, the run record, the
-// quarantine record, the dead letter, the subjects and headers that carry them,
-// and the bounds and validation of all of it.
+// ledger's entries of leases and workers, the quarantine record, the dead letter,
+// the subjects and headers that carry them, and the bounds and validation of all
+// of it.
 //
 // Everything here is pure: no network, no clock, no goroutine. Decoding is
 // strict: an unknown, repeated or wrongly typed field is an *Invalid that names

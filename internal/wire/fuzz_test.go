@@ -63,6 +63,19 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
+// roundTripWithSchema is roundTrip, and that the schema takes what is written.
+func roundTripWithSchema[T any](f *testing.F, file string, decode func([]byte) (*T, error), encode func(*T) ([]byte, error)) {
+	f.Helper()
+	schema := compile(f, file)
+	roundTrip(f, decode, func(value *T) ([]byte, error) {
+		data, err := encode(value)
+		if err != nil {
+			return nil, err
+		}
+		return data, accepts(schema, data)
+	})
+}
+
 // roundTrip holds that what decodes encodes, and that its encoded form is a fixed
 // point.
 func roundTrip[T any](f *testing.F, decode func([]byte) (*T, error), encode func(*T) ([]byte, error)) {
@@ -88,6 +101,14 @@ func roundTrip[T any](f *testing.F, decode func([]byte) (*T, error), encode func
 func FuzzDecodeResult(f *testing.F) { roundTrip(f, wire.DecodeResult, wire.EncodeResult) }
 
 func FuzzDecodeQuarantine(f *testing.F) { roundTrip(f, wire.DecodeQuarantine, wire.EncodeQuarantine) }
+
+func FuzzDecodeLease(f *testing.F) {
+	roundTripWithSchema(f, "lease.v1.json", wire.DecodeLease, wire.EncodeLease)
+}
+
+func FuzzDecodeEpoch(f *testing.F) {
+	roundTripWithSchema(f, "epoch.v1.json", wire.DecodeEpoch, wire.EncodeEpoch)
+}
 
 func FuzzDecodeDeadLetter(f *testing.F) { roundTrip(f, wire.DecodeDeadLetter, wire.EncodeDeadLetter) }
 
@@ -164,7 +185,7 @@ func FuzzEventHeaders(f *testing.F) {
 
 func FuzzParseSubjects(f *testing.F) {
 	for _, subject := range []string{
-		"exec.job.t.q.1", "exec.submit.t.q", "exec.out.t.1", "exec.run.t.1", "exec.lease.p.l", "exec.quarantine.p.h.l", "exec.dead.t.q.1",
+		"exec.job.t.q.1", "exec.submit.t.q", "exec.out.t.1", "exec.run.t.1", "exec.lease.p.l", "exec.lease._worker.w", "exec.quarantine.p.h.l", "exec.dead.t.q.1",
 		"exec.job.*.q.>", "exec..", "$JS.API.x", "",
 	} {
 		f.Add(subject)
@@ -188,6 +209,9 @@ func FuzzParseSubjects(f *testing.F) {
 		}
 		if provider, lease, err := s.ParseLease(subject); err == nil {
 			require.Equal(t, subject, s.Lease(provider, lease))
+		}
+		if worker, err := s.ParseEpoch(subject); err == nil {
+			require.Equal(t, subject, s.Epoch(worker))
 		}
 		if provider, host, lease, err := s.ParseQuarantine(subject); err == nil {
 			require.Equal(t, subject, s.Quarantine(provider, host, lease))

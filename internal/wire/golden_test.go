@@ -185,6 +185,38 @@ func quarantines() map[string]*wire.Quarantine {
 	}
 }
 
+func leases() map[string]*wire.LeaseRecord {
+	record := func(state wire.LeaseRecordState) *wire.LeaseRecord {
+		return &wire.LeaseRecord{
+			V: 1, State: state, Lease: "3q2-7w", Provider: "createos", Host: "account-9", Profile: "python",
+			Worker: "host-1_7Q2", Epoch: "c2F5", Intended: at("2026-05-06T07:08:09.123456789Z"),
+		}
+	}
+	ready := record(wire.LeaseReady)
+	ready.Handle = map[string]string{"sandbox": "sbx-1", "region": "eu"}
+	inUse := *ready
+	inUse.State, inUse.Tenant, inUse.Job, inUse.Uses = wire.LeaseInUse, "acme", "acme.job-1", 2
+	quarantined := inUse
+	quarantined.State, quarantined.Message = wire.LeaseQuarantined, "the epoch of host-1_7Q2 has lapsed"
+	destroyed := quarantined
+	destroyed.State, destroyed.DestroyedAt = wire.LeaseDestroyed, new(at("2026-05-06T08:00:00Z"))
+	destroyed.Evidence = []wire.Evidence{{Kind: "not_found", Detail: "the provider does not know it"}, {Kind: "second_look"}}
+	return map[string]*wire.LeaseRecord{
+		"lease_intent.json": record(wire.LeaseIntent), "lease_ready.json": ready, "lease_in_use.json": &inUse,
+		"lease_quarantined.json": &quarantined, "lease_destroyed.json": &destroyed,
+	}
+}
+
+func epochs() map[string]*wire.EpochRecord {
+	alive := &wire.EpochRecord{
+		V: 1, State: wire.EpochAlive, Worker: "host-1_7Q2", Epoch: "c2F5", Host: "host-1", Version: "0.1.0",
+		Started: at("2026-05-06T07:00:00Z"), BoundMS: 30_000, Renewals: 7,
+	}
+	ended := *alive
+	ended.State, ended.Version, ended.Renewals = wire.EpochEnded, "", 0
+	return map[string]*wire.EpochRecord{"epoch_alive.json": alive, "epoch_ended.json": &ended}
+}
+
 func deadLetters() map[string]*wire.DeadLetter {
 	return map[string]*wire.DeadLetter{
 		"dead_letter.json": {
@@ -236,6 +268,14 @@ func messages(tb testing.TB) map[string][]byte {
 	}
 	for name, record := range quarantines() {
 		data, err = wire.EncodeQuarantine(record)
+		add(name, data, err)
+	}
+	for name, record := range leases() {
+		data, err = wire.EncodeLease(record)
+		add(name, data, err)
+	}
+	for name, record := range epochs() {
+		data, err = wire.EncodeEpoch(record)
 		add(name, data, err)
 	}
 	for name, letter := range deadLetters() {
@@ -294,6 +334,16 @@ func TestGoldenFilesDecodeToWhatWasEncoded(t *testing.T) {
 	}
 	for name, want := range quarantines() {
 		got, err := wire.DecodeQuarantine(golden(t, name))
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
+	}
+	for name, want := range leases() {
+		got, err := wire.DecodeLease(golden(t, name))
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
+	}
+	for name, want := range epochs() {
+		got, err := wire.DecodeEpoch(golden(t, name))
 		require.NoError(t, err, name)
 		require.Equal(t, want, got, name)
 	}

@@ -125,14 +125,14 @@ func EncodeEpoch(r *EpochRecord) ([]byte, error) {
 	stamped := *r
 	stamped.V = Version
 	if bad := stamped.Validate(); bad != nil {
-		return nil, fmt.Errorf("encode epoch record: %w", bad)
+		return nil, fmt.Errorf("encode worker's epoch: %w", bad)
 	}
-	return encode("epoch record", stamped)
+	return encode("worker's epoch", stamped)
 }
 
 // DecodeEpoch reads an epoch record, strictly, as DecodeLease does.
 func DecodeEpoch(data []byte) (*EpochRecord, error) {
-	return decodeValid[EpochRecord](document{name: "epoch record", maxBytes: MaxRecordBytes}, data)
+	return decodeValid[EpochRecord](document{name: "worker's epoch", maxBytes: MaxRecordBytes}, data)
 }
 
 // Validate checks the rules of a ledger entry: it has an owner in every state, a

@@ -57,7 +57,15 @@ func TestSubjectsAreMadeAndRead(t *testing.T) {
 			require.Equal(t, []string{"acme", "1"}, []string{tenant, id})
 		}
 
-		require.Equal(t, prefix+".lease._worker.w1", s.Lease("_worker", "w1"))
+		require.Equal(t, prefix+".lease._worker.w1", s.Epoch("w1"))
+		name, err := s.ParseEpoch(s.Epoch("w1"))
+		require.NoError(t, err)
+		require.Equal(t, "w1", name)
+		require.Empty(t, s.Lease("_worker", "w1"), "no lease stands where an epoch does")
+		_, _, err = s.ParseLease(s.Epoch("w1"))
+		require.Error(t, err)
+		_, err = s.ParseEpoch(s.Lease("local", "01K"))
+		require.Error(t, err)
 		provider, lease, err := s.ParseLease(s.Lease("local", "01K"))
 		require.NoError(t, err)
 		require.Equal(t, []string{"local", "01K"}, []string{provider, lease})
@@ -76,6 +84,7 @@ func TestWildcards(t *testing.T) {
 		"exec.submit.*.*": s.AllSubmit(), "exec.out.*.*": s.AllOut(), "exec.live.*.*": s.AllLive(), "exec.read.*.*": s.AllRead(),
 		"exec.ctl.*.*": s.AllCtl(), "exec.cancel.*.*": s.AllCancel(), "exec.status.*.*": s.AllStatus(), "exec.run.*.*": s.AllRuns(),
 		"exec.lease.*.*": s.AllLeases(), "exec.quarantine.*.*.*": s.AllQuarantine(), "exec.dead.*.*.*": s.AllDead(),
+		"exec.lease.createos.*": s.ProviderLeases("createos"), "exec.lease._worker.*": s.AllEpochs(),
 		"exec.quarantine.local.h.*": s.HostQuarantine("local", "h"), "exec.quarantine.createos.*.*": s.ProviderQuarantine("createos"),
 	} {
 		require.Equal(t, want, got)
@@ -88,13 +97,16 @@ func TestABadWordMakesNoSubject(t *testing.T) {
 		for _, subject := range []string{
 			s.Job(wire.Job{Tenant: word, Queue: "q", ID: "1"}), s.Job(wire.Job{Tenant: "t", Queue: word, ID: "1"}),
 			s.Job(wire.Job{Tenant: "t", Queue: "q", ID: word}), s.Submit(word, "q"), s.Out("t", word), s.Run(word, "1"),
-			s.Lease(word, "l"), s.Quarantine("p", word, "l"), s.Dead(wire.Job{Tenant: word, Queue: "q", ID: "1"}),
+			s.Lease(word, "l"), s.Epoch(word), s.Quarantine("p", word, "l"), s.Dead(wire.Job{Tenant: word, Queue: "q", ID: "1"}),
 		} {
 			require.Empty(t, subject)
 		}
 	}
 	require.Empty(t, s.QueueJobs("a.b"))
 	require.Empty(t, s.HostQuarantine("local", ">"))
+	for _, word := range []string{"", "*", ">", "a.b", "_worker"} {
+		require.Empty(t, s.ProviderLeases(word), word)
+	}
 	require.Empty(t, wire.Subjects{}.Job(wire.Job{Tenant: "t", Queue: "q", ID: "1"}))
 }
 
@@ -118,6 +130,8 @@ func TestForeignSubjectsAreNotRead(t *testing.T) {
 	_, _, _, err = s.ParseQuarantine("exec.quarantine.p.h")
 	require.Error(t, err)
 	_, _, err = s.ParseLease("exec.lease.p")
+	require.Error(t, err)
+	_, err = s.ParseEpoch("exec.lease._worker")
 	require.Error(t, err)
 	_, err = wire.Subjects{}.ParseJob(".job.t.q.1")
 	require.Error(t, err, "the zero value reads nothing")
