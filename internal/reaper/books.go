@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sallyport/sallyport/internal/bus"
@@ -26,6 +27,21 @@ type Books interface {
 	// Update replaces an unfinished record by another one, which is a delivery of
 	// its own; bus.ErrConflict when the record has changed.
 	Update(ctx context.Context, rec wire.Quarantine, expect uint64) (uint64, error)
+	// Lease reads one ledger entry; bus.ErrNoRecord when there is none.
+	Lease(ctx context.Context, provider, lease string) (*bus.StoredLease, error)
+	// Leases lists a provider's ledger entries, finished ones too. With an error
+	// others may be missing.
+	Leases(ctx context.Context, provider string) ([]bus.StoredLease, error)
+	// Epochs lists the workers' epochs. With an error others may be missing.
+	Epochs(ctx context.Context) ([]bus.StoredEpoch, error)
+	// PutEpoch replaces an epoch; bus.ErrConflict when it has changed.
+	PutEpoch(ctx context.Context, rec wire.EpochRecord, expect uint64) (uint64, error)
+	// Quarantine moves an entry that was read to quarantine, with its record, or
+	// opens its finished record again; bus.ErrConflict when the entry has changed.
+	Quarantine(ctx context.Context, entry bus.StoredLease, q wire.Quarantine) error
+	// Unowned writes the record of a sandbox without a ledger entry, or opens its
+	// finished record again. One that stands unfinished stays as it is.
+	Unowned(ctx context.Context, q wire.Quarantine) error
 	// Subjects names the records.
 	Subjects() wire.Subjects
 }
@@ -42,10 +58,15 @@ type Queue interface {
 // OnBus are the books at b. A delivery about which a reaper is silent comes again
 // after ackWait (1 s or more; 0: a minute), which all reapers of a provider and
 // host should agree about.
-func OnBus(b *bus.Bus, ackWait time.Duration) Books { return onBus{bus: b, ackWait: ackWait} }
+func OnBus(b *bus.Bus, ackWait time.Duration) Books {
+	return onBus{Ledger: b.Ledger(), bus: b, records: b.Quarantines(), ackWait: ackWait}
+}
 
 type onBus struct {
+	*bus.Ledger
+
 	bus     *bus.Bus
+	records *bus.Quarantines
 	ackWait time.Duration
 }
 
@@ -58,19 +79,39 @@ func (o onBus) Queue(ctx context.Context, provider, host string) (Queue, error) 
 }
 
 func (o onBus) Quarantined(ctx context.Context, provider, host, lease string) (*bus.StoredQuarantine, error) {
-	return o.bus.Quarantines().Get(ctx, provider, host, lease)
+	return o.records.Get(ctx, provider, host, lease)
 }
 
 func (o onBus) QuarantinedOn(ctx context.Context, provider, host string) ([]bus.StoredQuarantine, error) {
-	return o.bus.Quarantines().ListHost(ctx, provider, host)
-}
-
-func (o onBus) Resolve(ctx context.Context, rec wire.Quarantine, expect uint64) error {
-	return o.bus.Quarantines().Resolve(ctx, rec, expect)
+	return o.records.ListHost(ctx, provider, host)
 }
 
 func (o onBus) Update(ctx context.Context, rec wire.Quarantine, expect uint64) (uint64, error) {
-	return o.bus.Quarantines().Update(ctx, rec, expect)
+	return o.records.Update(ctx, rec, expect)
+}
+
+func (o onBus) Lease(ctx context.Context, provider, lease string) (*bus.StoredLease, error) {
+	return o.Get(ctx, provider, lease)
+}
+
+func (o onBus) Leases(ctx context.Context, provider string) ([]bus.StoredLease, error) {
+	return o.List(ctx, provider)
+}
+
+// Unowned implements Books. Where the record is written between the two calls, it
+// is somebody else's, who knows as much as we do.
+func (o onBus) Unowned(ctx context.Context, q wire.Quarantine) error {
+	stored, err := o.records.Get(ctx, q.Provider, q.Host, q.Lease)
+	switch {
+	case errors.Is(err, bus.ErrNoRecord):
+		return o.records.Put(ctx, q)
+	case err != nil:
+		return err
+	case stored.Record.State != wire.Gone:
+		return nil
+	}
+	_, err = o.records.Update(ctx, q, stored.Seq)
+	return err
 }
 
 func (o onBus) Subjects() wire.Subjects { return o.bus.Subjects() }

@@ -116,7 +116,7 @@ func DecodeRunRecord(data []byte) (*RunRecord, error) {
 func EncodeQuarantine(q *Quarantine) ([]byte, error) {
 	tidy := *q
 	tidy.V = Version
-	tidy.Message = bounded(q.Message)
+	tidy.Message, tidy.Note = bounded(q.Message), bounded(q.Note)
 	tidy.Evidence = tidyEvidence(q.Evidence)
 	if bad := tidy.Validate(); bad != nil {
 		return nil, fmt.Errorf("encode quarantine record: %w", bad)

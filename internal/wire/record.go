@@ -54,12 +54,14 @@ type Quarantine struct {
 	Worker string `json:"worker"`
 	// Tenant and Job are of the job that poisoned it; empty when it never
 	// served one.
-	Tenant    string           `json:"tenant,omitzero"`
-	Job       string           `json:"job,omitzero"`
-	Reason    QuarantineReason `json:"reason"`
-	Message   string           `json:"message,omitzero"`
-	Evidence  []Evidence       `json:"evidence,omitempty"`
-	FirstSeen time.Time        `json:"first_seen"`
+	Tenant  string           `json:"tenant,omitzero"`
+	Job     string           `json:"job,omitzero"`
+	Reason  QuarantineReason `json:"reason"`
+	Message string           `json:"message,omitzero"`
+	// Note is what an operator did with the record last: what, who, when and why.
+	Note      string     `json:"note,omitzero"`
+	Evidence  []Evidence `json:"evidence,omitempty"`
+	FirstSeen time.Time  `json:"first_seen"`
 	// Handle is what the provider needs to find and destroy the sandbox.
 	Handle map[string]string `json:"handle,omitempty"`
 	// Attempts and DestroyedAt stand in a destroyed record only.

@@ -288,6 +288,8 @@ func (q *Quarantine) Validate() *Invalid {
 		return invalid(ReasonField, "attempts", "must not be negative")
 	case len(q.Message) > MaxMessageBytes:
 		return invalid(ReasonTooBig, "message", "must have at most %d bytes, not %d", MaxMessageBytes, len(q.Message))
+	case len(q.Note) > MaxMessageBytes:
+		return invalid(ReasonTooBig, "note", "must have at most %d bytes, not %d", MaxMessageBytes, len(q.Note))
 	}
 	if bad := checkHandle(q.Handle); bad != nil {
 		return bad
