@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/wire"
@@ -97,9 +99,12 @@ func (s *source) reap(base, ctx context.Context, t task, stored *bus.StoredQuara
 		// Cut off because we stop: that says nothing about the sandbox.
 		return verdict{again: s.r.cfg.MinBackoff}
 	}
-	s.r.book.failed(t.subject, err.Error())
+	level := zerolog.DebugLevel
+	if s.r.book.failed(t.subject, err.Error()) {
+		level = zerolog.WarnLevel
+	}
 	again := s.r.cfg.backoff(attempt)
-	s.log.Warn().Err(err).Str("lease", rec.Lease).Int("attempts", attempt).Dur("again_in", again).
+	s.log.WithLevel(level).Err(err).Str("lease", rec.Lease).Int("attempts", attempt).Dur("again_in", again).
 		Msg("quarantined lease not destroyed yet")
 	return verdict{again: again}
 }
@@ -112,7 +117,7 @@ func (s *source) destroy(base, ctx context.Context, provider sandbox.Provider, s
 	if err != nil {
 		return sandbox.Proof{}, err
 	}
-	if notFoundOnly(proof) && rec.Reason == wire.QuarantineAmbiguousMake && provider.Capabilities().OutlivesWorker &&
+	if notFoundOnly(proof) && provider.Capabilities().OutlivesWorker && neverConfirmed(rec) &&
 		time.Since(stored.Time) < s.r.cfg.CreateDeadline {
 		return sandbox.Proof{}, errMayYetAppear
 	}
@@ -158,6 +163,12 @@ func notFoundOnly(proof sandbox.Proof) bool {
 	return true
 }
 
+// neverConfirmed says that nobody has seen the sandbox exist, so that its create may
+// still be on its way.
+func neverConfirmed(rec wire.Quarantine) bool {
+	return rec.Reason == wire.QuarantineAmbiguousMake || rec.Reason == wire.QuarantineStaleIntent || len(rec.Handle) == 0
+}
+
 func kinds(proof sandbox.Proof) string {
 	var words []string
 	for _, e := range proof.Evidence {
@@ -166,47 +177,59 @@ func kinds(proof sandbox.Proof) string {
 	return strings.Join(words, ", ")
 }
 
+// maxRewrites bounds how often the end is written anew because the record changed
+// meanwhile, as by an operator who holds it.
+const maxRewrites = 5
+
 // resolve writes the record's end. What was proven stays true when this fails:
 // the next try finds the sandbox gone.
 func (s *source) resolve(ctx context.Context, t task, stored *bus.StoredQuarantine, proof sandbox.Proof, attempt int) verdict {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	rec := stored.Record
+	for range maxRewrites {
+		end := ended(stored.Record, proof, attempt)
+		err := s.r.books.Resolve(ctx, end, stored.Seq)
+		if err == nil {
+			s.r.book.destroyed()
+			s.log.Info().Str("lease", rec.Lease).Str("tenant", rec.Tenant).Str("job", rec.Job).Str("host", rec.Host).
+				Str("reason", string(rec.Reason)).Int("attempts", attempt).Dur("age", end.DestroyedAt.Sub(rec.FirstSeen)).
+				Str("evidence", kinds(proof)).Msg("quarantined lease destroyed")
+			s.ended(t.subject, end)
+			return verdict{settled: true}
+		}
+		if !errors.Is(err, bus.ErrConflict) {
+			if s.r.book.failed(t.subject, err.Error()) {
+				s.log.Warn().Err(err).Str("lease", rec.Lease).Msg("lease is destroyed, its record not written yet")
+			}
+			return verdict{again: s.r.cfg.backoff(attempt)}
+		}
+		stored, err = s.r.books.Quarantined(ctx, rec.Provider, rec.Host, rec.Lease)
+		switch {
+		case errors.Is(err, bus.ErrNoRecord):
+			s.r.book.forget(t.subject)
+			return verdict{settled: true}
+		case err != nil:
+			return verdict{again: s.r.cfg.MinBackoff}
+		case stored.Record.State == wire.Gone:
+			s.log.Debug().Str("lease", rec.Lease).Msg("another was first")
+			s.ended(t.subject, stored.Record)
+			return verdict{settled: true}
+		case !stored.Record.FirstSeen.Equal(rec.FirstSeen):
+			// It was put into quarantine anew: the proof is of what was before.
+			return verdict{again: s.r.cfg.MinBackoff}
+		}
+		// Held, released or to be tried at once, and gone all the same.
+	}
+	return verdict{again: s.r.cfg.MinBackoff}
+}
+
+// ended is the record with its end.
+func ended(rec wire.Quarantine, proof sandbox.Proof, attempt int) wire.Quarantine {
 	now := time.Now().UTC()
 	rec.State, rec.Attempts, rec.DestroyedAt = wire.Gone, attempt, &now
 	rec.Evidence = append(cut(rec.Evidence, wire.MaxEvidence-len(proof.Evidence)), evidence(proof)...)
-	err := s.r.books.Resolve(ctx, rec, stored.Seq)
-	switch {
-	case err == nil:
-		s.r.book.destroyed()
-		s.log.Info().Str("lease", rec.Lease).Str("tenant", rec.Tenant).Str("job", rec.Job).Str("host", rec.Host).
-			Str("reason", string(rec.Reason)).Int("attempts", attempt).Dur("age", now.Sub(rec.FirstSeen)).
-			Str("evidence", kinds(proof)).Msg("quarantined lease destroyed")
-		s.ended(t.subject, rec)
-		return verdict{settled: true}
-	case errors.Is(err, bus.ErrConflict):
-		return s.overtaken(ctx, t, rec)
-	default:
-		s.r.book.failed(t.subject, err.Error())
-		s.log.Warn().Err(err).Str("lease", rec.Lease).Msg("lease is destroyed, its record not written yet")
-		return verdict{again: s.r.cfg.backoff(attempt)}
-	}
-}
-
-// overtaken is for a record that changed while we destroyed. Another reaper
-// ended it, or an operator changed it: then the change is a delivery of its own.
-func (s *source) overtaken(ctx context.Context, t task, rec wire.Quarantine) verdict {
-	stored, err := s.r.books.Quarantined(ctx, rec.Provider, rec.Host, rec.Lease)
-	switch {
-	case errors.Is(err, bus.ErrNoRecord):
-		s.r.book.forget(t.subject)
-	case err != nil:
-		return verdict{again: s.r.cfg.MinBackoff}
-	case stored.Record.State == wire.Gone:
-		s.log.Debug().Str("lease", rec.Lease).Msg("another reaper was first")
-		s.ended(t.subject, stored.Record)
-	}
-	return verdict{settled: true}
+	return rec
 }
 
 func evidence(proof sandbox.Proof) []wire.Evidence {

@@ -29,6 +29,14 @@ type Stats struct {
 	Working, Slow int
 	// Listed is when the last complete listing was made.
 	Listed time.Time
+	// Sweeps counts the sweeps that saw everything, Incomplete the others, Swept the
+	// leases that they put into quarantine, by reason.
+	Sweeps, Incomplete uint64
+	Swept              map[wire.QuarantineReason]uint64
+	// SweptAt is when the last complete sweep ended; zero before the first. Strays
+	// are the sandboxes without an owner that wait for a second look.
+	SweptAt time.Time
+	Strays  int
 }
 
 // Tries is what a reaper tried at one lease.
@@ -47,6 +55,7 @@ type Tries struct {
 type book struct {
 	mu      sync.Mutex
 	entries map[string]*entry // by subject
+	strays  map[*source]int
 	counts  Stats
 }
 
@@ -65,7 +74,9 @@ type entry struct {
 	badSeq uint64
 }
 
-func newBook() *book { return &book{entries: map[string]*entry{}} }
+func newBook() *book {
+	return &book{entries: map[string]*entry{}, counts: Stats{Swept: map[wire.QuarantineReason]uint64{}}, strays: map[*source]int{}}
+}
 
 func (b *book) entry(s *source, subject, lease string) *entry {
 	e := b.entries[subject]
@@ -124,13 +135,17 @@ func (b *book) attempt(subject string, deliveries int) int {
 	return e.attempts
 }
 
-func (b *book) failed(subject, why string) {
+// failed counts a try without proof; true when its reason is news.
+func (b *book) failed(subject, why string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.counts.Failures++
-	if e := b.entries[subject]; e != nil {
-		e.err = why
+	e := b.entries[subject]
+	if e == nil || e.err == why {
+		return e == nil
 	}
+	e.err = why
+	return true
 }
 
 // bad notes a record that cannot be read; true when that is news.
@@ -183,10 +198,34 @@ func (b *book) listed(s *source, begun time.Time, have map[string]bool) {
 	b.counts.Listed = begun
 }
 
+// swept notes the end of a sweep.
+func (b *book) swept(s *source, complete bool, strays int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.strays[s] = strays
+	if !complete {
+		b.counts.Incomplete++
+		return
+	}
+	b.counts.Sweeps++
+	b.counts.SweptAt = time.Now()
+}
+
+// moved counts a lease that a sweep put into quarantine.
+func (b *book) moved(reason wire.QuarantineReason) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts.Swept[reason]++
+}
+
 func (b *book) stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	stats := b.counts
+	stats.Swept = maps.Clone(b.counts.Swept)
+	for _, n := range b.strays {
+		stats.Strays += n
+	}
 	stats.Reasons = map[wire.QuarantineReason]int{}
 	for _, e := range b.entries {
 		switch e.state {

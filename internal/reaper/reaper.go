@@ -33,6 +33,10 @@ const (
 	// DefaultCreateDeadline is above every provider's longest create call, with
 	// room for clocks that differ.
 	DefaultCreateDeadline = 10 * time.Minute
+	// DefaultSweepInterval is a look that costs a listing of the ledger and one of
+	// the inventory.
+	DefaultSweepInterval = time.Minute
+	DefaultSweepTimeout  = 5 * time.Minute
 )
 
 // Config says what to reap, and how hard. A zero field takes its default.
@@ -66,6 +70,14 @@ type Config struct {
 	// create was ambiguous may still appear: until then, not finding it proves
 	// nothing. For providers whose sandboxes outlive the worker.
 	CreateDeadline time.Duration
+	// Sweep also looks for sandboxes without an owner: ledger entries of dead
+	// workers, intents that nobody confirmed, and what the inventory has and the
+	// ledger does not own. It concerns the providers here whose sandboxes outlive the
+	// worker; what is left of others is their own business at their next start.
+	Sweep bool
+	// SweepInterval is the time between two sweeps, and the least time between the two
+	// looks that it takes to call a sandbox unowned. SweepTimeout bounds one sweep.
+	SweepInterval, SweepTimeout time.Duration
 	// OnGone is told each lease that is destroyed, by whomever, with the
 	// evidence, possibly more than once. It must not block. May be nil.
 	OnGone func(lease string, proof sandbox.Proof)
@@ -115,6 +127,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.ListInterval, DefaultListInterval)
 	setDefault(&c.Overdue, DefaultOverdue)
 	setDefault(&c.CreateDeadline, DefaultCreateDeadline)
+	setDefault(&c.SweepInterval, DefaultSweepInterval)
+	setDefault(&c.SweepTimeout, DefaultSweepTimeout)
 	if c.OnGone == nil {
 		c.OnGone = func(string, sandbox.Proof) {}
 	}
@@ -145,6 +159,7 @@ func (c *Config) validate(providers map[string]sandbox.Provider) error {
 	for name, d := range map[string]time.Duration{
 		"slow_after": c.SlowAfter, "attempt_timeout": c.AttemptTimeout, "min_backoff": c.MinBackoff,
 		"list_interval": c.ListInterval, "overdue": c.Overdue, "create_deadline": c.CreateDeadline,
+		"sweep_interval": c.SweepInterval, "sweep_timeout": c.SweepTimeout,
 	} {
 		fault(d <= 0, "%s: %s is not positive", name, d)
 	}

@@ -74,21 +74,24 @@ func (s *source) run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.listen(ctx) })
 	parts.Go(func() { s.survey(ctx) })
+	if p := s.r.providers[s.provider]; p != nil && s.r.cfg.Sweep && p.Capabilities().OutlivesWorker {
+		parts.Go(func() { newSweeper(s).run(ctx) })
+	}
 	parts.Wait()
 	s.work.Wait()
 }
 
 // listen takes deliveries, and opens the consumer again when that fails.
 func (s *source) listen(ctx context.Context) {
-	wait := minPause
+	wait, fault := minPause, ""
 	for {
 		begun := time.Now()
-		err := s.pull(ctx)
+		err := s.pull(ctx, func() { fault = s.changed(fault, nil, "", "quarantine can be read again") })
 		if ctx.Err() != nil {
 			return
 		}
 		s.note(err)
-		s.log.Warn().Err(err).Msg("quarantine cannot be read")
+		fault = s.changed(fault, err, "quarantine cannot be read", "")
 		if time.Since(begun) > maxPause {
 			wait = minPause
 		}
@@ -99,8 +102,23 @@ func (s *source) listen(ctx context.Context) {
 	}
 }
 
-// pull takes deliveries, each into a free place, until there is an error.
-func (s *source) pull(ctx context.Context) error {
+// changed logs a fault when it begins and when it ends, not each time that it is
+// met, and returns what to call it with next.
+func (s *source) changed(fault string, err error, broken, whole string) string {
+	switch {
+	case err == nil && fault != "":
+		s.log.Info().Msg(whole)
+		return ""
+	case err != nil && fault == "":
+		s.log.Warn().Err(err).Msg(broken)
+		return err.Error()
+	}
+	return fault
+}
+
+// pull takes deliveries, each into a free place, until there is an error. It calls
+// works after each answer of the server.
+func (s *source) pull(ctx context.Context, works func()) error {
 	queue, err := s.r.books.Queue(ctx, s.provider, s.host)
 	if err != nil {
 		return err
@@ -129,6 +147,7 @@ func (s *source) pull(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		works()
 	}
 }
 
@@ -152,9 +171,11 @@ func (s *source) handBack(ctx context.Context, queue Queue) {
 
 // survey lists all records, now and from time to time.
 func (s *source) survey(ctx context.Context) {
+	fault := ""
 	for {
-		if err := s.list(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn().Err(err).Msg("quarantine listing incomplete")
+		err := s.list(ctx)
+		if ctx.Err() == nil {
+			fault = s.changed(fault, err, "quarantine listing incomplete", "quarantine listing complete again")
 		}
 		if pause(ctx, jitter(s.r.cfg.ListInterval)) != nil {
 			return

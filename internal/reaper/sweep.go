@@ -1,0 +1,300 @@
+package reaper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/sandbox"
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+// maxMoves bounds what one sweep puts into quarantine: books that were lost must
+// not end a whole account at once. What is over waits for the next sweep.
+const maxMoves = 256
+
+// sweeper looks for sandboxes that nobody owns any more, and puts them into
+// quarantine. It only moves records, each against the sequence that it read, so
+// several may sweep the same books. What it has not seen completely it decides
+// nothing about.
+type sweeper struct {
+	*source
+
+	// epochs has, for each worker that is said to live, the record that was seen
+	// last and since when it has stood there; absent since when an owner has been
+	// without a record, strays since when a sandbox has been without an owner. All
+	// by this process's monotonic clock: another one's says nothing.
+	epochs map[string]sighting
+	absent map[owner]time.Time
+	strays map[string]time.Time
+}
+
+type sighting struct {
+	seq   uint64
+	since time.Time
+}
+
+// owner is one start of one worker.
+type owner struct{ worker, epoch string }
+
+// fate is what is known of an owner.
+type fate int
+
+const (
+	fateUnknown fate = iota
+	fateAlive
+	fateGone
+)
+
+func newSweeper(s *source) *sweeper {
+	return &sweeper{source: s, absent: map[owner]time.Time{}, strays: map[string]time.Time{}}
+}
+
+// run sweeps, now and from time to time, until ctx ends.
+func (w *sweeper) run(ctx context.Context) {
+	fault := ""
+	for {
+		err := w.sweep(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		w.r.book.swept(w.source, err == nil, len(w.strays))
+		fault = w.changed(fault, err, "sweep incomplete, what was not seen is left alone", "sweeps are complete again")
+		if pause(ctx, w.r.cfg.SweepInterval) != nil {
+			return
+		}
+	}
+}
+
+// sweep takes one look at the inventory and the books. The order matters: an intent
+// is written before its sandbox is asked for, and an epoch before the first intent.
+// So every sandbox in the inventory had its entry, and every entry its epoch, before
+// the next of the three is read.
+func (w *sweeper) sweep(ctx context.Context) error {
+	provider := w.r.providers[w.provider]
+	ctx, cancel := context.WithTimeout(ctx, w.r.cfg.SweepTimeout)
+	defer cancel()
+	handles, inventoryErr := provider.Inventory(ctx)
+	if inventoryErr != nil {
+		inventoryErr = fmt.Errorf("inventory: %w", inventoryErr)
+	}
+	entries, err := w.r.books.Leases(ctx, w.provider)
+	if err != nil {
+		// An owner that could not be observed must not look like one that was silent.
+		w.epochs = nil
+		return errors.Join(inventoryErr, fmt.Errorf("ledger: %w", err))
+	}
+	moves := maxMoves
+	err = w.owners(ctx, entries, &moves)
+	if inventoryErr != nil {
+		return errors.Join(err, inventoryErr)
+	}
+	return errors.Join(err, w.inventory(ctx, handles, entries, &moves))
+}
+
+// owners moves the entries of dead workers, and intents that a living one did not
+// confirm.
+func (w *sweeper) owners(ctx context.Context, entries []bus.StoredLease, moves *int) error {
+	epochs, err := w.r.books.Epochs(ctx)
+	if err != nil {
+		w.epochs = nil
+		return fmt.Errorf("epochs: %w", err)
+	}
+	living := w.observe(ctx, epochs)
+	missing := map[owner]time.Time{}
+	var faults []error
+	for i := range entries {
+		rec := &entries[i].Record
+		if rec.Host != w.host && w.host != bus.AnyHost {
+			continue
+		}
+		switch rec.State {
+		case wire.LeaseQuarantined, wire.LeaseDestroyed:
+			continue
+		case wire.LeaseIntent, wire.LeaseReady, wire.LeaseInUse:
+		}
+		switch w.fate(owner{rec.Worker, rec.Epoch}, living, missing) {
+		case fateGone:
+			faults = append(faults, w.move(ctx, moves, entries[i], wire.QuarantineOwnerGone,
+				wire.Message("its worker %s is gone, the lease was %s", rec.Worker, rec.State)))
+		case fateAlive:
+			if age := time.Since(entries[i].Time); rec.State == wire.LeaseIntent && age > w.r.cfg.CreateDeadline {
+				faults = append(faults, w.move(ctx, moves, entries[i], wire.QuarantineStaleIntent,
+					wire.Message("worker %s has not confirmed it within %s", rec.Worker, age.Round(time.Second))))
+			}
+		case fateUnknown:
+		}
+	}
+	w.absent = missing
+	return errors.Join(faults...)
+}
+
+// observe compares the epochs with what was seen before, and returns who lives. An
+// epoch that was not renewed for its lapse is ended, against the sequence at which it
+// stood still: its worker, if it comes back, finds that it has lost it.
+func (w *sweeper) observe(ctx context.Context, epochs []bus.StoredEpoch) map[string]bus.StoredEpoch {
+	now := time.Now()
+	living := make(map[string]bus.StoredEpoch, len(epochs))
+	seen := make(map[string]sighting, len(epochs))
+	for _, e := range epochs {
+		if e.Record.State == wire.EpochAlive {
+			was, known := w.epochs[e.Record.Worker]
+			if !known || was.seq != e.Seq {
+				was = sighting{e.Seq, now}
+			}
+			seen[e.Record.Worker] = was
+			if now.Sub(was.since) > e.Record.Lapse() && w.end(ctx, e) {
+				e.Record.State = wire.EpochEnded
+			}
+		}
+		living[e.Record.Worker] = e
+	}
+	w.epochs = seen
+	return living
+}
+
+// end ends a lapsed epoch; false where it is not ours to end, or cannot be ended now.
+func (w *sweeper) end(ctx context.Context, e bus.StoredEpoch) bool {
+	ended := e.Record
+	ended.State = wire.EpochEnded
+	_, err := w.r.books.PutEpoch(ctx, ended, e.Seq)
+	if err != nil {
+		if !errors.Is(err, bus.ErrConflict) && ctx.Err() == nil {
+			w.log.Warn().Err(err).Str("owner", e.Record.Worker).Msg("lapsed epoch not ended yet")
+		}
+		return false
+	}
+	w.log.Warn().Str("owner", e.Record.Worker).Str("owner_host", e.Record.Host).Dur("silent", e.Record.Lapse()).
+		Msg("worker is gone: its epoch was not renewed")
+	return true
+}
+
+// fate says what is known of an entry's owner. One without a record is gone after two
+// looks; missing notes those without.
+func (w *sweeper) fate(o owner, living map[string]bus.StoredEpoch, missing map[owner]time.Time) fate {
+	e, known := living[o.worker]
+	switch {
+	case known && e.Record.Epoch == o.epoch && e.Record.State == wire.EpochAlive:
+		return fateAlive
+	case known:
+		return fateGone // ended, or the worker's id has started again
+	}
+	now := time.Now()
+	since, before := w.absent[o]
+	if !before {
+		since = now
+	}
+	missing[o] = since
+	if now.Sub(since) < w.r.cfg.SweepInterval {
+		return fateUnknown
+	}
+	return fateGone
+}
+
+// inventory moves what exists and nobody owns, after two looks.
+func (w *sweeper) inventory(ctx context.Context, handles []sandbox.Handle, entries []bus.StoredLease, moves *int) error {
+	now := time.Now()
+	states := make(map[string]wire.LeaseRecordState, len(entries))
+	for i := range entries {
+		states[entries[i].Record.Lease] = entries[i].Record.State
+	}
+	strays := map[string]time.Time{}
+	var faults []error
+	for _, h := range handles {
+		if h.Provider != w.provider || owned(states[h.Lease]) {
+			continue
+		}
+		since, before := w.strays[h.Lease]
+		if !before {
+			since = now
+		}
+		strays[h.Lease] = since
+		if now.Sub(since) < w.r.cfg.SweepInterval {
+			continue
+		}
+		settled, err := w.stray(ctx, h, since, moves)
+		if settled {
+			delete(strays, h.Lease)
+		}
+		faults = append(faults, err)
+	}
+	w.strays = strays
+	return errors.Join(faults...)
+}
+
+// owned says that a worker answers for the sandbox.
+func owned(s wire.LeaseRecordState) bool {
+	switch s {
+	case wire.LeaseIntent, wire.LeaseReady, wire.LeaseInUse:
+		return true
+	case wire.LeaseQuarantined, wire.LeaseDestroyed:
+	}
+	return false
+}
+
+// stray looks closer at a sandbox that two looks found without an owner: absence
+// from a listing proves nothing, what the leader says of the lease does. settled
+// says that it is owned, or in quarantine.
+func (w *sweeper) stray(ctx context.Context, h sandbox.Handle, since time.Time, moves *int) (settled bool, err error) {
+	entry, err := w.r.books.Lease(ctx, h.Provider, h.Lease)
+	if err != nil && !errors.Is(err, bus.ErrNoRecord) {
+		return false, fmt.Errorf("lease %s: %w", h.Lease, err)
+	}
+	if err == nil && owned(entry.Record.State) {
+		return true, nil
+	}
+	record, err := w.r.books.Quarantined(ctx, h.Provider, h.Host, h.Lease)
+	switch {
+	case err != nil && !errors.Is(err, bus.ErrNoRecord):
+		return false, fmt.Errorf("quarantine of %s: %w", h.Lease, err)
+	case err == nil && record.Record.State != wire.Gone:
+		return true, nil
+	}
+	q := wire.Quarantine{
+		V: wire.Version, State: wire.InQuarantine, Lease: h.Lease, Provider: h.Provider, Host: h.Host, Handle: h.Detail,
+		Reason: wire.QuarantineUnowned, FirstSeen: since.UTC(), Message: "it carries our mark, and no ledger entry owns it",
+	}
+	if entry == nil && record == nil {
+		err = w.put(ctx, moves, q, func() error { return w.r.books.Unowned(ctx, q) })
+		return err == nil, err
+	}
+	q.Reason, q.Message = wire.QuarantineReappeared, "the books say that it is destroyed, and it is there"
+	if entry == nil {
+		err = w.put(ctx, moves, q, func() error { return w.r.books.Unowned(ctx, q) })
+		return err == nil, err
+	}
+	q.Worker, q.Tenant, q.Job = entry.Record.Worker, entry.Record.Tenant, entry.Record.Job
+	err = w.put(ctx, moves, q, func() error { return w.r.books.Quarantine(ctx, *entry, q) })
+	return err == nil, err
+}
+
+// move puts an entry's lease into quarantine.
+func (w *sweeper) move(ctx context.Context, moves *int, entry bus.StoredLease, reason wire.QuarantineReason, why string) error {
+	rec := entry.Record
+	q := wire.Quarantine{
+		V: wire.Version, State: wire.InQuarantine, Lease: rec.Lease, Provider: rec.Provider, Host: rec.Host, Handle: rec.Handle,
+		Worker: rec.Worker, Tenant: rec.Tenant, Job: rec.Job, Reason: reason, Message: why, FirstSeen: time.Now().UTC(),
+	}
+	return w.put(ctx, moves, q, func() error { return w.r.books.Quarantine(ctx, entry, q) })
+}
+
+// put writes within the bound, and accounts for it.
+func (w *sweeper) put(ctx context.Context, moves *int, q wire.Quarantine, write func() error) error {
+	if *moves <= 0 {
+		return fmt.Errorf("lease %s: more than %d leases in one sweep, the others wait for the next", q.Lease, maxMoves)
+	}
+	err := write()
+	switch {
+	case errors.Is(err, bus.ErrConflict):
+		return nil // it has moved: the next sweep sees where to
+	case err != nil:
+		return fmt.Errorf("quarantine of %s: %w", q.Lease, err)
+	}
+	*moves--
+	w.r.book.moved(q.Reason)
+	w.log.Warn().Str("lease", q.Lease).Str("tenant", q.Tenant).Str("job", q.Job).Str("owner", q.Worker).
+		Str("reason", string(q.Reason)).Msg("lease without an owner put into quarantine")
+	return nil
+}
