@@ -26,6 +26,7 @@ func (h *host) neighbours(t *testing.T) {
 	}
 	t.Run("input beside many pipes", h.inputBesideManyPipes)
 	t.Run("lease beside many filters", h.leaseBesideManyFilters)
+	t.Run("lease beside many descriptors on their way", h.leaseBesideManyInFlight)
 }
 
 // memoryOfTheNext: a job that uses two thirds of its memory is not killed for what
@@ -35,6 +36,7 @@ func (h *host) memoryOfTheNext(t *testing.T) {
 	for _, name := range []string{
 		"A7_memory_left", "10_shm_fill", "11_disk_fill", "84_many_inodes", "85_deep_directories", "86_deleted_open", "80_rights_cycle",
 		"A5_pipe_hog", "A6_storm_at_exit", "44_hydra", "72_ipc_left", "88_links_locks", "B2_netlink_hog", "A4_own_filters", "B4_memory_in_rings",
+		"C1_in_flight", "C3_attributes", "C4_names_not_there", "C7_watches",
 	} {
 		run(t, l.box, true, job{argv: []string{inside, name}, wall: time.Second})
 		next := run(t, l.box, true, job{argv: []string{inside, "A8_memory_now"}, wall: patience})
@@ -87,4 +89,15 @@ func (h *host) leaseBesideManyFilters(t *testing.T) {
 	if data, err := os.ReadFile("/proc/vmallocinfo"); err == nil {
 		t.Logf("%d mappings for compiled filters", strings.Count(string(data), "bpf"))
 	}
+}
+
+// leaseBesideManyInFlight: descriptors that are on their way through sockets are counted
+// for the user, and the worker sends some with every job.
+func (h *host) leaseBesideManyInFlight(t *testing.T) {
+	end := h.hold(t, h.lease(t), "C1_in_flight")
+	defer end()
+	l := h.lease(t)
+	e := run(t, l.box, h.groups, job{argv: []string{"/bin/true"}, wall: patience})
+	require.Equal(t, exited, e.outcome())
+	l.end(t)
 }

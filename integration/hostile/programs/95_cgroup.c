@@ -10,8 +10,8 @@ int main(void) {
 		puts(l);
 		bad++;
 	}
-	int names[]={RLIMIT_CORE,RLIMIT_NOFILE,RLIMIT_FSIZE,RLIMIT_MEMLOCK,RLIMIT_MSGQUEUE,RLIMIT_SIGPENDING,RLIMIT_NICE,RLIMIT_RTPRIO};
-	for (int i=0;i<8;i++) {
+	int names[]={RLIMIT_NOFILE,RLIMIT_FSIZE,RLIMIT_MEMLOCK,RLIMIT_MSGQUEUE,RLIMIT_SIGPENDING,RLIMIT_NICE,RLIMIT_RTPRIO};
+	for (int i=0;i<7;i++) {
 		struct rlimit r;
 		getrlimit(names[i],&r);
 		char n[32];

@@ -20,8 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/local"
 	"github.com/sallyport/sallyport/internal/sandbox/local/cgroup"
+	"github.com/sallyport/sallyport/internal/sandbox/local/leaseinit"
 )
 
 // next makes the provider of a worker that comes after dead ones, and returns what
@@ -164,9 +166,11 @@ func TestWorkersComeAndGo(t *testing.T) {
 // lease init has ended; it kills and waits.
 func TestNotedProcessThatIsNotYetDead(t *testing.T) {
 	dir := t.TempDir()
-	victim := exec.CommandContext(t.Context(), "sleep", "1000")
+	const lease = "1000"
+	victim := exec.CommandContext(t.Context(), "sleep", lease)
+	victim.Args[0] = leaseinit.Marker
 	require.NoError(t, victim.Start())
-	record(t, dir, "dead", newLease(), map[string]any{"pid": victim.Process.Pid, "start": ticks(t, victim.Process.Pid)})
+	record(t, dir, "dead", lease, map[string]any{"pid": victim.Process.Pid, "start": ticks(t, victim.Process.Pid)})
 	require.Empty(t, next(t, local.Config{StateDir: dir, Instance: "next"}))
 	require.ErrorContains(t, victim.Wait(), "killed")
 
@@ -176,6 +180,37 @@ func TestNotedProcessThatIsNotYetDead(t *testing.T) {
 	record(t, dir, "dead", newLease(), map[string]any{"pid": bystander.Process.Pid, "start": 1})
 	require.Empty(t, next(t, local.Config{StateDir: dir, Instance: "next"}))
 	require.NoError(t, bystander.Process.Signal(syscall.Signal(0)))
+	require.NoError(t, bystander.Process.Kill())
+	require.ErrorContains(t, bystander.Wait(), "killed")
+}
+
+// TestRecordsThatNameAnother: nothing that stands in a file or in a handle makes the
+// worker signal a process that is no lease init, a group of them, or all there are.
+func TestRecordsThatNameAnother(t *testing.T) {
+	bystander := exec.CommandContext(t.Context(), "sleep", "1000")
+	require.NoError(t, bystander.Start())
+	other := bystander.Process.Pid
+	p := provider(t, false)
+	for _, pid := range []int{-1, 0, 1, os.Getpid(), other, -other, 1 << 30} {
+		start := json.Number("1")
+		if pid > 0 && pid < 1<<30 {
+			start = ticks(t, pid)
+		}
+		dir := t.TempDir()
+		file := record(t, dir, "dead", newLease(), map[string]any{"pid": pid, "start": start})
+		left := next(t, local.Config{StateDir: dir, Instance: "next"})
+		if pid == os.Getpid() || pid == other {
+			require.Contains(t, left, file, "what names a living process is in doubt")
+		} else {
+			require.Empty(t, left, "pid %d", pid)
+		}
+		handle := sandbox.Handle{Provider: local.Name, Host: "testhost", Lease: newLease(), Detail: map[string]string{
+			"pid": fmt.Sprint(pid), "start": start.String(), "instance": "dead", "boot_id": "",
+		}}
+		proof, err := p.Destroy(t.Context(), handle)
+		require.Equal(t, pid != os.Getpid() && pid != other, err == nil && proof.Proven, "pid %d: %v", pid, err)
+		require.NoError(t, bystander.Process.Signal(syscall.Signal(0)))
+	}
 	require.NoError(t, bystander.Process.Kill())
 	require.ErrorContains(t, bystander.Wait(), "killed")
 }

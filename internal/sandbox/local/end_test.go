@@ -315,6 +315,60 @@ func TestFileLimits(t *testing.T) {
 	})
 }
 
+// TestFullDisk: what is full says so to the program that writes, which goes on, and is
+// empty again for the next job.
+func TestFullDisk(t *testing.T) {
+	each(t, func(t *testing.T, p *local.Provider) {
+		box := create(t, p)
+		const size = 8 << 20
+		for range 2 {
+			for _, dir := range []string{"/workspace", "/tmp", "/dev/shm"} {
+				process := in(dir, shell(`head -c 100m /dev/zero >f 2>err; echo rc=$?; stat -c %s f; rm f
+					exec 3<>f; rm f; head -c 100m /dev/zero >&3; echo rc=$?; exec 3>&-
+					fallocate -l 10G f 2>/dev/null && echo allocated; truncate -s 10G f 2>/dev/null && echo sparse
+					echo more >g && cat g`))
+				process.Limits.DiskBytes = size
+				r := run(t, box, process)
+				requireExit(t, 0, r)
+				require.Equal(t, fmt.Sprintf("rc=1\n%d\nrc=1\nmore\n", size), r.stdout, "%s: %s", dir, r.stderr)
+			}
+		}
+	})
+}
+
+// TestFirstActIsWithinLimits: a program that forks and allocates as its very first act
+// finds itself in its group, with its limits.
+func TestFirstActIsWithinLimits(t *testing.T) {
+	each(t, func(t *testing.T, p *local.Provider) {
+		box := create(t, p)
+		const limit = 12
+		bomb := command("/usr/bin/perl", "-e", `my $n = 1; for (1..500) { my $p = fork // last; if (!$p) { sleep 1000 } $n++ } print $n`)
+		bomb.Limits.Pids = limit
+		for range 40 {
+			require.Equal(t, strconv.Itoa(limit), run(t, box, bomb).stdout)
+		}
+		if box.Isolation().Level != "namespaces+cgroup" || !p.Capabilities().Enforces.Memory {
+			return
+		}
+		hog := command("/usr/bin/tail", "/dev/zero")
+		hog.Limits.MemoryBytes, hog.Limits.Pids = 16<<20, limit
+		for range 10 {
+			r := run(t, box, hog)
+			require.Positive(t, r.OOM)
+			require.LessOrEqual(t, r.Usage.MemoryPeakBytes, int64(16<<20))
+		}
+		r, rec := begin(t, box, shell("sleep 1000 & echo up; wait"))
+		awaitOutput(t, rec)
+		require.Eventually(t, func() bool { return victim(t, box) != 0 }, patience, time.Millisecond)
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", victim(t, box)))
+		require.NoError(t, err)
+		require.Contains(t, string(groups), box.Handle().Lease+"/job")
+		_, err = r.Terminate(t.Context(), 0)
+		require.NoError(t, err)
+		finish(t, box, r, rec)
+	})
+}
+
 // TestPreviousJob leaves all sorts of traces and looks for them in the next job.
 func TestPreviousJob(t *testing.T) {
 	each(t, func(t *testing.T, p *local.Provider) {

@@ -276,6 +276,9 @@ func openVerified(r record) (*pidfd, sandbox.Evidence, error) {
 	process := newPidfd(fd)
 	start, err := startTime(r.Pid)
 	if err == nil && start == r.Start {
+		if err := calledLeaseInit(r); err != nil {
+			return nil, gone, errors.Join(err, process.close())
+		}
 		return process, gone, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
@@ -283,6 +286,23 @@ func openVerified(r record) (*pidfd, sandbox.Evidence, error) {
 	}
 	return nil, gone, process.close()
 }
+
+// calledLeaseInit is nil if the process that r names says it is lease init of that
+// lease, or says nothing because it has ended. Records come from files and from the
+// ledger: whoever could write there is not to choose which process is killed.
+func calledLeaseInit(r record) error {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", r.Pid))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return sandbox.Errorf(sandbox.Unavailable, "destroy", "look at process %d: %w", r.Pid, err)
+	}
+	if len(line) > 0 && !strings.HasPrefix(string(line), cmdline(r.Lease)) {
+		return sandbox.Errorf(sandbox.Refused, "destroy", "process %d is not lease init of %s", r.Pid, r.Lease)
+	}
+	return nil
+}
+
+// cmdline is how the command line of a lease's lease init begins.
+func cmdline(lease string) string { return leaseinit.Marker + "\x00" + lease + "\x00" }
 
 // lookForeign is for a lease whose lease init may have been forked but was never
 // noted. It has not been let in, so it ends when its worker does. A process that
@@ -304,7 +324,7 @@ func (p *Provider) lookForeign(r record) (sandbox.Evidence, error) {
 	if err != nil {
 		return sandbox.Evidence{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "%w", err)
 	}
-	want := leaseinit.Marker + "\x00" + r.Lease + "\x00"
+	want := cmdline(r.Lease)
 	for _, entry := range entries {
 		if _, err := strconv.Atoi(entry.Name()); err != nil {
 			continue

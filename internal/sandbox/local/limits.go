@@ -28,6 +28,7 @@ const (
 	limitCPU      = "cpu_ms"
 	limitMemory   = "memory_bytes"
 	limitCPUShare = "cpu_share"
+	limitPids     = "pids"
 )
 
 const howCgroup = "run the worker as root, or give it a delegated control group: Delegate=yes in its systemd unit, or systemd-run --user --scope -p Delegate=yes"
@@ -65,6 +66,7 @@ func (p *Provider) findCapabilities() (sandbox.Capabilities, error) {
 		{limitCPU, "the CPU time of a process tree", c.Enforces.CPU},
 		{limitMemory, "the memory of a process tree", c.Enforces.Memory},
 		{limitCPUShare, "the CPU share of a process tree", c.Enforces.CPUShare},
+		{limitPids, "the number of tasks", c.Enforces.Pids},
 	} {
 		if limit.enforced {
 			c.Isolation.Applied = append(c.Isolation.Applied, limit.name+" limit")
@@ -142,9 +144,10 @@ func (p *Provider) applyLimits(job *leaseinit.Job, l sandbox.Limits) {
 		files = defaultOpenFiles
 	}
 	job.Rlimits = []leaseinit.Rlimit{
-		{Resource: unix.RLIMIT_CORE, Value: 0},
-		{Resource: unix.RLIMIT_NOFILE, Value: min(files, p.host.hardFiles)},
-		{Resource: unix.RLIMIT_FSIZE, Value: uint64(max(disk, tmp))},
+		{Resource: unix.RLIMIT_NOFILE, Value: min(files, p.mostFiles())},
+		// One page more than fits, so that a program which fills its file system is told
+		// that it is full, and not killed.
+		{Resource: unix.RLIMIT_FSIZE, Value: uint64(max(disk, tmp)) + uint64(os.Getpagesize())},
 		{Resource: unix.RLIMIT_MEMLOCK, Value: lockedBytes},
 		{Resource: unix.RLIMIT_MSGQUEUE, Value: 0},
 		{Resource: unix.RLIMIT_SIGPENDING, Value: pendingSignals},
@@ -152,6 +155,18 @@ func (p *Provider) applyLimits(job *leaseinit.Job, l sandbox.Limits) {
 	if l.Pids > 0 && !p.groupPids() {
 		job.Processes = uint64(l.Pids)
 	}
+}
+
+// mostFiles is the greatest limit on open files that a job may have. Descriptors that
+// are on their way through Unix sockets are counted for the user: as an ordinary user,
+// who has all leases' jobs, a process may not send any while there are more of them
+// than it may have open itself (unix(7), ETOOMANYREFS). Jobs stay below what the worker
+// and lease init may have, so that these can.
+func (p *Provider) mostFiles() uint64 {
+	if p.host.root {
+		return p.host.hardFiles
+	}
+	return p.host.hardFiles / 2
 }
 
 // groupPids says whether the control group limits the number of tasks.

@@ -46,6 +46,11 @@ var traces = []struct {
 		shell("ls -A /workspace; pwd; stat -c %a /workspace"), "/workspace\n755\n",
 	},
 	{"/tmp", shell("touch /tmp/a /var/tmp/b; mkdir -m 0 /tmp/c"), shell("ls -A /tmp /var/tmp/; stat -c %a /tmp"), "/tmp:\n\n/var/tmp/:\n1777\n"},
+	{
+		"home, time zone, what is to run later",
+		shell("touch ~/.profile /workspace/.bashrc; ln -sf /usr/share/zoneinfo/Asia/Tokyo /etc/localtime; echo '* * * * * touch /tmp/cron' | crontab -; echo 'touch /tmp/at' | at now; mkdir -p /var/spool/cron; touch /etc/cron.d/x; exit 0"),
+		shell("ls -A ~ /workspace/ /var /etc/cron* /var/spool 2>/dev/null; stat -c %F /etc/localtime; date +%Z"), "/var:\ntmp\n\n/workspace/:\n",
+	},
 	{"/dev/shm", shell("head -c 1000000 /dev/zero > /dev/shm/a"), shell("ls -A /dev/shm; df --output=used /dev/shm | tail -1 | tr -d ' '"), "0\n"},
 	{"System V shared memory, semaphores, queues", shell("ipcmk -M 4096 -S 3 -Q >/dev/null"), shell("tail -qn +2 /proc/sysvipc/*"), ""},
 	{

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -301,4 +302,54 @@ func TestOverlayThatCannotBeMade(t *testing.T) {
 		require.ErrorContains(t, err, "map the uids of /proc")
 	}
 	require.Equal(t, before, look(t))
+}
+
+// TestDirectoryIsJudgedInside: the working directory is looked for when the program
+// starts, inside, whatever there is of that name outside.
+func TestDirectoryIsJudgedInside(t *testing.T) {
+	p, root, outside := provider(t, false), rootFS(t), openDir(t)
+	links := map[string]string{
+		"out": outside, "up": "../../../../../../../.." + outside, "loop": "loop", "tofile": "/etc/release",
+		"toclosed": "/closed", "within": "../../../../data", "ofpidone": "/proc/1/cwd",
+	}
+	for name, target := range links {
+		require.NoError(t, os.Symlink(target, filepath.Join(root, name)))
+	}
+	box, err := p.Create(t.Context(), sandbox.Spec{Lease: newLease(), Root: root})
+	require.NoError(t, err)
+	for name, errno := range map[string]syscall.Errno{
+		"out": unix.ENOENT, "up": unix.ENOENT, "loop": unix.ELOOP, "tofile": unix.ENOTDIR, "toclosed": unix.EACCES, "ofpidone": unix.EACCES,
+	} {
+		r := run(t, box, in("/"+name, command("/bin/true")))
+		require.Equal(t, &sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(errno), Path: "/" + name}, r.StartError, name)
+		require.Equal(t, sandbox.StartedNo, r.Started)
+	}
+	require.Equal(t, "/data\n", run(t, box, in("/within", shell("pwd -P"))).stdout)
+	placed := in("a/b", withFiles(shell("pwd"), file("a/b/c", "", 0)))
+	require.Equal(t, "/workspace/a/b\n", run(t, box, placed).stdout)
+
+	// One that vanishes while the program waits for its start.
+	require.NoError(t, os.Mkdir(filepath.Join(root, "data", "brief"), 0o755))
+	rec := newRecorder()
+	waiting, err := box.Prepare(t.Context(), in("/data/brief", command("/bin/true")), rec)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(filepath.Join(root, "data", "brief")))
+	require.NoError(t, waiting.Open(t.Context()))
+	r := finish(t, box, waiting, rec)
+	require.Equal(t, &sandbox.StartError{Reason: sandbox.StartBadCwd, Errno: int(unix.ENOENT), Path: "/data/brief"}, r.StartError)
+	requireExit(t, 0, run(t, box, command("/bin/true")))
+}
+
+// TestNoShellTriesWhatCannotBeExecuted: a text without an interpreter's name is none
+// for a shell.
+func TestNoShellTriesWhatCannotBeExecuted(t *testing.T) {
+	box := create(t, provider(t, false))
+	for _, argv := range []string{"./notes.txt", "/workspace/notes.txt", "notes.txt"} {
+		process := withPath("/workspace", withFiles(command(argv), file("notes.txt", "touch pwn\n", 0o755)))
+		r, end := ended(t, box, process)
+		require.Equal(t, sandbox.StartBadFormat, end.StartError.Reason)
+		got, _, _ := collect(t, r, sandbox.CollectSpec{Patterns: []string{"*"}})
+		require.Equal(t, map[string]string{"notes.txt": "touch pwn\n"}, got)
+		require.NoError(t, box.Reset(t.Context()))
+	}
 }

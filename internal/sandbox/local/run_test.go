@@ -52,6 +52,7 @@ func TestProofAndUsage(t *testing.T) {
 			want, source = append(want, sandbox.EvidenceCgroup), "cgroup"
 		}
 		require.Equal(t, want, kinds)
+		require.Contains(t, box.Isolation().Applied, "pids limit")
 		require.Equal(t, source, r.Usage.Source)
 		require.GreaterOrEqual(t, r.Usage.CPUUser+r.Usage.CPUSystem, 40*time.Millisecond)
 		require.Positive(t, r.Usage.MemoryPeakBytes)

@@ -239,6 +239,9 @@ func (s *state) of(instance string) ([]record, error) {
 		if err != nil || json.Unmarshal(data, &r) != nil || r.Lease != lease {
 			r = record{Lease: lease}
 		}
+		if r.Pid <= 1 { // no lease init has such a number: who it was is not noted
+			r.Pid, r.Start = 0, 0
+		}
 		r.Instance = instance
 		records = append(records, r)
 	}

@@ -103,6 +103,7 @@ func copyFile(path, source string) error {
 func (l *lease) lock() {
 	l.must(StageUserNamespaces, writeFile("/proc/sys/user/max_user_namespaces", "0", 0), "")
 	l.limitWatches()
+	l.settle()
 	l.must(StageHostname, unix.Sethostname([]byte(l.setup.Hostname)), "")
 	// The worker's session keyring stays outside. A kernel without keyrings has
 	// none to leave.
@@ -119,6 +120,30 @@ func (l *lease) lock() {
 	l.must(StagePrivileges, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
 	l.keepJobFilter()
 	l.filter()
+}
+
+// settle replaces what the worker may have been started with and jobs are not to
+// inherit.
+func (l *lease) settle() {
+	// At 1 the kernel neither writes a core dump nor starts a program of the host's that
+	// takes one; at 0 it starts it (core(5)). A worker that may have none keeps its 0.
+	core := unix.Rlimit{Cur: 1, Max: 1}
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &core, nil); err == unix.EPERM {
+		core = unix.Rlimit{}
+		l.must(StageRlimit, unix.Prlimit(0, unix.RLIMIT_CORE, &core, nil), "core dumps")
+	} else {
+		l.must(StageRlimit, err, "core dumps")
+	}
+	var none, files unix.Rlimit
+	l.must(StageRlimit, unix.Prlimit(0, unix.RLIMIT_RTPRIO, &none, nil), "real-time priority")
+	l.must(StageRlimit, unix.Prlimit(0, unix.RLIMIT_NICE, &none, nil), "niceness")
+	// Lease init sends descriptors, for which its user needs room (unix(7)).
+	l.must(StageRlimit, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &files), "open files")
+	files.Cur = files.Max
+	l.must(StageRlimit, unix.Prlimit(0, unix.RLIMIT_NOFILE, &files, nil), "open files")
+	if _, _, e := syscall.RawSyscall(unix.SYS_PERSONALITY, 0, 0, 0); e != 0 {
+		l.die(StagePrivileges, e, "personality")
+	}
 }
 
 // limitWatches keeps inotify instances and watches for the host and other leases: the

@@ -31,6 +31,7 @@ const (
 	textOOMScore = "/proc/self/oom_score_adj\x00"
 	textThousand = "1000"
 	textZero     = "0\x00"
+	textPressure = "/proc/pressure\x00"
 	// textWorkspace is where lease init itself mounts.
 	textWorkspace = "/workspace\x00"
 )
@@ -74,6 +75,9 @@ func (l *lease) planStub(p *program, tmp, shm, workspace uintptr) {
 		// What is not there is not a mount point either: EINVAL.
 		p.add(StageMask, unix.SYS_MOUNT, 0, dir, 0, unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|procFlags, 0).tolerate = unix.ENOENT
 	}
+	// Writing there has the kernel watch the host for whoever writes (psi.rst). What hides
+	// it is empty and read-only: the root's own directory, before it is mounted over.
+	p.add(StageMask, unix.SYS_MOUNT, text(textTmp), text(textPressure), 0, unix.MS_BIND, 0).tolerate = unix.ENOENT
 	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textTmp), text(textTmpfs), mountFlags, tmp)
 	p.add(StageTmp, unix.SYS_MOUNT, text(textTmpfs), text(textShm), text(textTmpfs), mountFlags|unix.MS_NOEXEC, shm)
 	l.planOverlay(p, workspace)

@@ -19,11 +19,14 @@ const (
 )
 
 const (
-	allow   uint32 = unix.SECCOMP_RET_ALLOW
-	kill    uint32 = unix.SECCOMP_RET_KILL_PROCESS
-	eperm          = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
-	enosys         = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
-	efamily        = unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)
+	allow     uint32 = unix.SECCOMP_RET_ALLOW
+	kill      uint32 = unix.SECCOMP_RET_KILL_PROCESS
+	eperm            = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+	enosys           = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	efamily          = unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)
+	eprotocol        = unix.SECCOMP_RET_ERRNO | uint32(unix.EPROTONOSUPPORT)
+	// done is success without the call.
+	done uint32 = unix.SECCOMP_RET_ERRNO
 
 	// firstX32 is where another mode of the same processor begins (x86 only; no
 	// other has numbers there).
@@ -114,11 +117,38 @@ func only(i int, answer uint32, values ...uint32) []unix.SockFilter {
 // compareArg answers match if the argument i is one of values. The kernel takes the
 // arguments in question as 32 bits, too.
 func compareArg(i int, otherwise, match uint32, values ...uint32) []unix.SockFilter {
+	return append(check(i, otherwise, values...), ret(match))
+}
+
+// check goes on behind itself only if the argument i is one of values.
+func check(i int, otherwise uint32, values ...uint32) []unix.SockFilter {
 	body := []unix.SockFilter{load(arg(i))}
 	for n, v := range values {
 		body = append(body, jump(unix.BPF_JEQ, v, uint8(len(values)-n), 0))
 	}
-	return append(body, ret(otherwise), ret(match))
+	return append(body, ret(otherwise))
+}
+
+// when has then decide if the argument i is value, and allows all else.
+func when(i int, value uint32, then []unix.SockFilter) []unix.SockFilter {
+	return append([]unix.SockFilter{load(arg(i)), jump(unix.BPF_JEQ, value, 1, 0), ret(allow)}, then...)
+}
+
+// without allows a call only if its argument i has none of flags.
+func without(i int, flags uint32) []unix.SockFilter {
+	return []unix.SockFilter{load(arg(i)), jump(unix.BPF_JSET, flags, 0, 1), ret(eperm), ret(allow)}
+}
+
+// unlessNull answers done if the pointer that is argument i points anywhere.
+func unlessNull(i int) []unix.SockFilter {
+	return []unix.SockFilter{
+		load(arg(i)),
+		jump(unix.BPF_JEQ, 0, 0, 2),
+		load(arg(i) + argSize/2),
+		jump(unix.BPF_JEQ, 0, 1, 0),
+		ret(done),
+		ret(allow),
+	}
 }
 
 // arg is the offset of the argument i.
@@ -144,6 +174,7 @@ func answers(arch Arch) map[uint32]uint32 {
 	}
 	set(allow, allowed()...)
 	set(enosys, missing()...)
+	set(done, pretended()...)
 	set(allow, "clone", "clone3", "mount", "umount2", "pivot_root") // Policy.Job takes them away
 	return all
 }

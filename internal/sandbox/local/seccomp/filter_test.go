@@ -22,6 +22,9 @@ const (
 	eperm   = errno | uint32(unix.EPERM)
 	enosys  = errno | uint32(unix.ENOSYS)
 	efamily = errno | uint32(unix.EAFNOSUPPORT)
+
+	eprotocol = errno | uint32(unix.EPROTONOSUPPORT)
+	done      = uint32(errno)
 )
 
 // call is a system call as a filter sees it (struct seccomp_data).
@@ -105,10 +108,27 @@ func model(arch seccomp.Arch, names map[uint32]string, c call, inLease bool) uin
 	case name == "clone":
 		const namespaces = 0x7e020000 // moby's mask, which has the namespaces of its list
 		return when(inLease || arg(0)&namespaces == 0, eperm)
+	case name == "sync", name == "syncfs":
+		return done
+	case name == "mmap":
+		return when(arg(3)&0x40000 == 0, eperm)
+	case name == "memfd_create":
+		return when(arg(1)&4 == 0, eperm)
+	case name == "shmget":
+		return when(arg(2)&0x800 == 0, eperm)
+	case name == "prlimit64":
+		return when(arg(1) != 4 || c.args[2] == 0, done)
+	case name == "setrlimit":
+		return when(arg(0) != 4, done)
+	case name == "setsockopt":
+		return when(arg(1) != 1 || !slices.Contains([]uint32{26, 50, 51, 52}, arg(2)), eperm)
 	case name == "ioctl":
 		return when(arg(1) != 0x5412 && arg(1) != 0x541c, eperm)
 	case name == "socket":
-		return when(slices.Contains([]uint32{1, 2, 10}, arg(0)), efamily)
+		if !slices.Contains([]uint32{1, 2, 10}, arg(0)) {
+			return efamily
+		}
+		return when(slices.Contains([]uint32{1, 2, 5}, arg(1)%16) && slices.Contains([]uint32{0, 1, 6, 17, 58}, arg(2)), eprotocol)
 	case name == "socketpair":
 		return when(arg(0) == 1, efamily)
 	case name == "personality":
@@ -131,7 +151,8 @@ func byNumber(arch seccomp.Arch) map[uint32]string {
 func TestEveryNumber(t *testing.T) {
 	var interesting []uint64
 	for _, v := range []uint64{
-		0, 1, 2, 3, 7, 8, 9, 10, 11, 15, 16, 17, 29, 31, 38, 40, 43, 44, 0xffffffff, 0x20000, 0x40000, 0x60000, 0x400000,
+		0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 26, 29, 31, 38, 40, 43, 44, 50, 51, 52, 53, 58, 115, 132, 262, 0x800, 0x801, 0x80002,
+		0xffffffff, 0x20000, 0x40000, 0x40022, 0x60000, 0x400000,
 		unix.TIOCSTI, unix.TIOCLINUX, unix.TCGETS, unix.TIOCINQ, unix.TIOCSTI - 1, unix.TIOCSTI + 1,
 		unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS,
 		unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME, uint64(unix.SIGCHLD), unix.CLONE_VM | unix.CLONE_VFORK | uint64(unix.SIGCHLD), 0x3d0f00,
@@ -152,7 +173,7 @@ func TestEveryNumber(t *testing.T) {
 					values = []uint64{0, ^uint64(0)}
 				}
 				for _, value := range values {
-					for i := range 3 {
+					for i := range 4 {
 						c := call{arch: arch.Audit(), number: number}
 						c.args[i] = value
 						inJob, inLease := filters.answer(t, c), filters.lease.answer(t, c)
@@ -161,6 +182,9 @@ func TestEveryNumber(t *testing.T) {
 						}
 						count++
 					}
+				}
+				if len(values) > 2 {
+					count += combined(t, filters, arch, names, number, values)
 				}
 				if filters.answer(t, call{arch: arch.Audit(), number: number}) == allow {
 					allowed++
@@ -171,10 +195,30 @@ func TestEveryNumber(t *testing.T) {
 			}
 			p := seccomp.New(arch)
 			require.LessOrEqual(t, len(p.Job), seccomp.MaxJob)
-			require.Less(t, len(p.Lease), 256)
+			require.Less(t, len(p.Lease), 288)
 			t.Logf("%d calls as the model has them; %d and %d instructions, %d numbers allowed", count, len(p.Lease), len(p.Job), allowed)
 		})
 	}
+}
+
+// combined compares with the model what calls with several arguments of interest are
+// answered.
+func combined(t *testing.T, filters job, arch seccomp.Arch, names map[uint32]string, number uint32, values []uint64) int {
+	const many = 2000
+	for range many {
+		c := call{arch: arch.Audit(), number: number}
+		for i := range 4 {
+			if i > 0 || rand.IntN(4) > 0 { // the first one often decides alone
+				c.args[i] = values[rand.IntN(len(values))]
+			} else {
+				c.args[i] = uint64(rand.IntN(11))
+			}
+		}
+		if got, want := filters.answer(t, c), model(arch, names, c, false); got != want {
+			t.Fatalf("%s (%d), %+v: %#x instead of %#x", names[number], number, c, got, want)
+		}
+	}
+	return many
 }
 
 // TestFilter says for some calls what an attacker meets.
@@ -219,13 +263,34 @@ func TestFilter(t *testing.T) {
 		{"ioctl", eperm, [6]uint64{0, unix.TIOCSTI}},
 		{"ioctl", eperm, [6]uint64{0, 1<<32 | unix.TIOCSTI}},
 		{"ioctl", allow, [6]uint64{0, unix.TCGETS}},
-		{"socket", allow, [6]uint64{unix.AF_UNIX}},
+		{"socket", allow, [6]uint64{unix.AF_UNIX, unix.SOCK_STREAM}},
 		{"socket", efamily, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},
 		{"socket", efamily, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}},
 		{"socket", efamily, [6]uint64{unix.AF_VSOCK}},
 		{"socket", efamily, [6]uint64{unix.AF_ALG}},
 		{"socket", efamily, [6]uint64{unix.AF_PACKET}},
+		{"socket", allow, [6]uint64{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK, unix.IPPROTO_TCP}},
+		{"socket", allow, [6]uint64{unix.AF_INET6, unix.SOCK_DGRAM, 0}},
+		{"socket", allow, [6]uint64{unix.AF_UNIX, unix.SOCK_SEQPACKET | unix.SOCK_CLOEXEC, 0}},
+		{"socket", eprotocol, [6]uint64{unix.AF_INET, unix.SOCK_PACKET, 0x300}}, // is AF_PACKET
+		{"socket", eprotocol, [6]uint64{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP}},
+		{"socket", eprotocol, [6]uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}},
+		{"socket", eprotocol, [6]uint64{unix.AF_INET, unix.SOCK_DCCP, unix.IPPROTO_DCCP}},
+		{"socket", eprotocol, [6]uint64{unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_L2TP}},
+		{"socket", eprotocol, [6]uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}},
 		{"socketpair", allow, [6]uint64{unix.AF_UNIX}},
+		{"setsockopt", allow, [6]uint64{3, unix.SOL_SOCKET, unix.SO_REUSEADDR}},
+		{"setsockopt", allow, [6]uint64{3, unix.IPPROTO_TCP, unix.SO_ATTACH_FILTER}},
+		{"setsockopt", eperm, [6]uint64{3, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER}},
+		{"setsockopt", eperm, [6]uint64{3, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF}},
+		{"mmap", allow, [6]uint64{0, 4096, 3, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS}},
+		{"mmap", eperm, [6]uint64{0, 2 << 20, 3, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_HUGETLB}},
+		{"memfd_create", eperm, [6]uint64{0, unix.MFD_HUGETLB | unix.MFD_CLOEXEC}},
+		{"prlimit64", allow, [6]uint64{0, unix.RLIMIT_NOFILE, 1 << 40}},
+		{"prlimit64", allow, [6]uint64{0, unix.RLIMIT_CORE, 0, 1 << 40}},
+		{"prlimit64", done, [6]uint64{0, unix.RLIMIT_CORE, 0x1000}},
+		{"prlimit64", done, [6]uint64{0, unix.RLIMIT_CORE, 1 << 32}},
+		{"sync", done, [6]uint64{}},
 		{"socketpair", efamily, [6]uint64{unix.AF_TIPC}},
 		{"personality", allow, [6]uint64{0xffffffff}},
 		{"personality", eperm, [6]uint64{0x400000}},

@@ -41,6 +41,8 @@ var refused = map[string]string{
 	"set_thread_area":   "for 32-bit code",
 	"epoll_ctl_old":     "no kernel has it",
 	"epoll_wait_old":    "no kernel has it",
+	"sync":              "answered with success: what a job writes is in memory",
+	"syncfs":            "as sync",
 	"io_setup":          "one job could reserve all asynchronous requests of the host",
 	"io_destroy":        "of no use without io_setup",
 	"io_submit":         "as io_destroy",
@@ -52,7 +54,9 @@ var refused = map[string]string{
 
 // byArgument is what ours decides by an argument; the source list does so, too, or
 // allows it whole.
-var byArgument = []string{"ioctl", "socket", "socketpair", "personality", "clone"}
+var byArgument = []string{
+	"ioctl", "socket", "socketpair", "setsockopt", "personality", "clone", "mmap", "memfd_create", "shmget", "prlimit64", "setrlimit",
+}
 
 // sourceList is what the source list allows a container without any capability, with
 // whatever arguments.
