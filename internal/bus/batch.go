@@ -44,18 +44,19 @@ func (b *Bus) look(ctx context.Context, stream, subject string) (*message, error
 // After a refusal or a lost answer it is asked again: what stands at the leader
 // decides, not what was answered.
 //
-// Where ctx ends first, it is ErrUnknown if the writes may have happened.
+// A read that fails before the first write ends it at once. Later it stays with it
+// until the outcome is known or ctx ends: then ErrUnknown if the writes may have
+// happened.
 func (b *Bus) settle(ctx context.Context, plan func(context.Context) ([]write, error)) error {
 	doubt := false
-	for {
+	for first := true; ; first = false {
 		err := b.settleOnce(ctx, plan)
 		var noAnswer unread
 		switch {
 		case err == nil:
 			return nil
 		case errors.As(err, &noAnswer):
-			// Before the first write that may have happened, it surely did not.
-			if !doubt {
+			if first {
 				return err
 			}
 		case errors.Is(err, errLostRace), errors.Is(err, errInFlight):

@@ -120,3 +120,38 @@ func BenchmarkFinal(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkLedger is what the books cost: an entry's step, a quarantine with its
+// batch, and a listing of as many entries as one listing has.
+func BenchmarkLedger(b *testing.B) {
+	b.Run("intend", func(b *testing.B) {
+		_, conn := benchBus(b)
+		i := 0
+		for b.Loop() {
+			i++
+			_, err := conn.Ledger().Intend(b.Context(), intent(fmt.Sprint("l", i)))
+			require.NoError(b, err)
+		}
+	})
+	b.Run("quarantine", func(b *testing.B) {
+		_, conn := benchBus(b)
+		i := 0
+		for b.Loop() {
+			i++
+			rec := intent(fmt.Sprint("l", i))
+			seq, err := conn.Ledger().Intend(b.Context(), rec)
+			require.NoError(b, err)
+			require.NoError(b, conn.Ledger().Quarantine(b.Context(), bus.StoredLease{Record: rec, Seq: seq}, doubted(rec)))
+		}
+	})
+	b.Run("list", func(b *testing.B) {
+		_, conn := benchBus(b)
+		fill(b, conn, bus.MaxList)
+		b.ReportAllocs()
+		for b.Loop() {
+			list, err := conn.Ledger().List(b.Context(), "remote")
+			require.NoError(b, err)
+			require.Len(b, list, bus.MaxList)
+		}
+	})
+}

@@ -79,7 +79,8 @@ func storedDeadLetter(m *message) (*StoredDeadLetter, error) {
 // beside them when there are more). One that cannot be read is an error beside
 // the others.
 func (d *DeadLetters) List(ctx context.Context) ([]StoredDeadLetter, error) {
-	list, err := listRecords(ctx, d.bus, d.bus.streams.Dead, d.bus.subjects.AllDead(), storedDeadLetter)
-	oldestFirst(list, func(l *StoredDeadLetter) uint64 { return l.Seq })
-	return list, err
+	return listing[StoredDeadLetter]{
+		stream: d.bus.streams.Dead, filter: d.bus.subjects.AllDead(), decode: storedDeadLetter,
+		seq: func(l *StoredDeadLetter) uint64 { return l.Seq },
+	}.listAll(ctx, d.bus)
 }

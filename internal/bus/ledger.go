@@ -147,21 +147,23 @@ func (l *Ledger) List(ctx context.Context, provider string) ([]StoredLease, erro
 	if filter == "" {
 		return nil, fmt.Errorf("leases of %q: not a valid token", provider)
 	}
-	list, err := listRecords(ctx, l.bus, l.bus.streams.Ledger, filter, l.storedLease)
-	oldestFirst(list, func(s *StoredLease) uint64 { return s.Seq })
-	return list, err
+	return l.leases(filter, l.storedLease).listAll(ctx, l.bus)
 }
 
 // ListAll is List for all providers. The workers' epochs count in its bound.
 func (l *Ledger) ListAll(ctx context.Context) ([]StoredLease, error) {
-	list, err := listRecords(ctx, l.bus, l.bus.streams.Ledger, l.bus.subjects.AllLeases(), func(m *message) (*StoredLease, error) {
+	return l.leases(l.bus.subjects.AllLeases(), func(m *message) (*StoredLease, error) {
 		if _, err := l.bus.subjects.ParseEpoch(m.Subject); err == nil {
 			return nil, nil //nolint:nilnil // left out of the list
 		}
 		return l.storedLease(m)
-	})
-	oldestFirst(list, func(s *StoredLease) uint64 { return s.Seq })
-	return list, err
+	}).listAll(ctx, l.bus)
+}
+
+func (l *Ledger) leases(filter string, decode func(*message) (*StoredLease, error)) listing[StoredLease] {
+	return listing[StoredLease]{
+		stream: l.bus.streams.Ledger, filter: filter, decode: decode, seq: func(s *StoredLease) uint64 { return s.Seq },
+	}
 }
 
 // Quarantine moves an entry that was read, whatever its state, to quarantined and
@@ -341,7 +343,8 @@ func (l *Ledger) storedEpoch(m *message) (*StoredEpoch, error) {
 // oldest write first, bounded as List. An epoch that is missing beside an error
 // may well be alive.
 func (l *Ledger) Epochs(ctx context.Context) ([]StoredEpoch, error) {
-	list, err := listRecords(ctx, l.bus, l.bus.streams.Ledger, l.bus.subjects.AllEpochs(), l.storedEpoch)
-	oldestFirst(list, func(s *StoredEpoch) uint64 { return s.Seq })
-	return list, err
+	return listing[StoredEpoch]{
+		stream: l.bus.streams.Ledger, filter: l.bus.subjects.AllEpochs(), decode: l.storedEpoch,
+		seq: func(s *StoredEpoch) uint64 { return s.Seq },
+	}.listAll(ctx, l.bus)
 }

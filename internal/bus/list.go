@@ -26,13 +26,29 @@ const (
 	maxUnreadable = 16
 )
 
-// listRecords lists a stream's subjects and reads each from the leader, in no
-// order. One that disappears in between is left out, and so is one that decode
-// makes nothing of.
-func listRecords[T any](ctx context.Context, b *Bus, stream, filter string, decode func(*message) (*T, error)) ([]T, error) {
-	subjects, truncated, err := b.subjectList(ctx, stream, filter, MaxList)
+// listing is what to list: the records of one kind on the subjects that match
+// filter.
+type listing[T any] struct {
+	stream, filter string
+	// decode reads a record; nil leaves it out.
+	decode func(*message) (*T, error)
+	// seq is a record's stream sequence, by which they are sorted.
+	seq func(*T) uint64
+}
+
+// listBound is how much a listing reads.
+type listBound struct {
+	records int
+	bytes   int64
+}
+
+// records lists the subjects and reads what stands there from the leader. What
+// disappears in between is left out; what cannot be read is an error beside the
+// others.
+func (l listing[T]) records(ctx context.Context, b *Bus, bound listBound) ([]T, error) {
+	subjects, truncated, err := b.subjectList(ctx, l.stream, l.filter, bound.records)
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", filter, err)
+		return nil, fmt.Errorf("list %s: %w", l.filter, err)
 	}
 	found := make([]*T, len(subjects))
 	broken := make([]error, len(subjects))
@@ -40,16 +56,16 @@ func listRecords[T any](ctx context.Context, b *Bus, stream, filter string, deco
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(listParallel)
 	for i, subject := range subjects {
-		if size.Load() >= MaxListBytes {
+		if size.Load() >= bound.bytes {
 			truncated = true
 			break
 		}
 		group.Go(func() error {
-			m, err := b.leaderGet(ctx, stream, getQuery{Last: subject})
+			m, err := b.leaderGet(ctx, l.stream, getQuery{Last: subject})
 			switch {
 			case err == nil:
 				size.Add(int64(len(m.Data)))
-				found[i], broken[i] = decode(m)
+				found[i], broken[i] = l.decode(m)
 			case !errors.Is(err, ErrNoRecord):
 				broken[i] = fmt.Errorf("%s: %w", subject, err)
 			}
@@ -57,17 +73,22 @@ func listRecords[T any](ctx context.Context, b *Bus, stream, filter string, deco
 		})
 	}
 	waitErr := group.Wait()
-	list := make([]T, 0, len(subjects))
-	for _, record := range found {
-		if record != nil {
-			list = append(list, *record)
-		}
+	found = slices.DeleteFunc(found, func(record *T) bool { return record == nil })
+	slices.SortFunc(found, func(a, b *T) int { return cmp.Compare(l.seq(a), l.seq(b)) })
+	list := make([]T, len(found))
+	for i, record := range found {
+		list[i] = *record
 	}
 	err = errors.Join(unreadable(broken), waitErr)
 	if truncated {
-		err = errors.Join(err, fmt.Errorf("list %s: %w (%d records, about %d bytes)", filter, ErrTruncated, MaxList, int64(MaxListBytes)))
+		err = errors.Join(err, fmt.Errorf("list %s: %w (%d records, about %d bytes)", l.filter, ErrTruncated, bound.records, bound.bytes))
 	}
 	return list, err
+}
+
+// listAll is records within the bounds of every listing.
+func (l listing[T]) listAll(ctx context.Context, b *Bus) ([]T, error) {
+	return l.records(ctx, b, listBound{records: MaxList, bytes: MaxListBytes})
 }
 
 // unreadable joins errors to one of bounded length.
@@ -77,9 +98,4 @@ func unreadable(broken []error) error {
 		broken = append(broken[:maxUnreadable], fmt.Errorf("and %d more that cannot be read", more))
 	}
 	return errors.Join(broken...)
-}
-
-// oldestFirst sorts records by their stream sequence.
-func oldestFirst[T any](list []T, seq func(*T) uint64) {
-	slices.SortFunc(list, func(a, b T) int { return cmp.Compare(seq(&a), seq(&b)) })
 }

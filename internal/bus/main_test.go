@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"strings"
@@ -109,7 +110,7 @@ func claimed(token string) wire.RunRecord {
 }
 
 // proxy stands between a client and the server and can drop what the server
-// answers, or cut the line.
+// answers, cut the line, or do something just before the client's words pass.
 type proxy struct {
 	listener net.Listener
 	server   string
@@ -118,6 +119,10 @@ type proxy struct {
 	mu    sync.Mutex
 	deaf  bool // drop server → client
 	conns []net.Conn
+	// word and do: the next time that the client says word, do decides, before it
+	// passes, whether it passes at all. A line whose word did not pass is cut.
+	word []byte
+	do   func() bool
 }
 
 func startProxy(t *testing.T, s *server.Server) *proxy {
@@ -163,6 +168,9 @@ func (p *proxy) copy(to, from net.Conn, answers bool) {
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
+			if !answers && !p.passes(buf[:n]) {
+				return
+			}
 			p.mu.Lock()
 			drop := answers && p.deaf
 			p.mu.Unlock()
@@ -176,6 +184,25 @@ func (p *proxy) copy(to, from net.Conn, answers bool) {
 			return
 		}
 	}
+}
+
+// before has do called once, before the client's next word passes.
+func (p *proxy) before(word string, do func() bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.word, p.do = []byte(word), do
+}
+
+func (p *proxy) passes(said []byte) bool {
+	p.mu.Lock()
+	do := p.do
+	if do == nil || !bytes.Contains(said, p.word) {
+		p.mu.Unlock()
+		return true
+	}
+	p.do = nil
+	p.mu.Unlock()
+	return do()
 }
 
 // setDeaf makes the server's answers vanish, or pass again.

@@ -165,7 +165,8 @@ func (q *Quarantines) ListHost(ctx context.Context, provider, host string) ([]St
 }
 
 func (q *Quarantines) list(ctx context.Context, filter string) ([]StoredQuarantine, error) {
-	list, err := listRecords(ctx, q.bus, q.bus.streams.Ledger, filter, storedQuarantine)
-	oldestFirst(list, func(r *StoredQuarantine) uint64 { return r.Seq })
-	return list, err
+	return listing[StoredQuarantine]{
+		stream: q.bus.streams.Ledger, filter: filter, decode: storedQuarantine,
+		seq: func(r *StoredQuarantine) uint64 { return r.Seq },
+	}.listAll(ctx, q.bus)
 }

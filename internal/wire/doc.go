@@ -8,6 +8,6 @@
 // the field by its path and says what to do. Only what others read, a result and
 // the bodies of events, may hold fields that the reader does not know yet.
 // Encoding is deterministic, so that a stored result can be repeated byte for
-// byte. JSON Schemas of the request and the result stand in docs/schema; tests
-// hold them and the Go types together.
+// byte. JSON Schemas of the request, the result and the ledger's records stand in
+// docs/schema; tests hold them and the Go types together.
 package wire
