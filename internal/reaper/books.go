@@ -39,8 +39,9 @@ type Books interface {
 	// Quarantine moves an entry that was read to quarantine, with its record, or
 	// opens its finished record again; bus.ErrConflict when the entry has changed.
 	Quarantine(ctx context.Context, entry bus.StoredLease, q wire.Quarantine) error
-	// Unowned writes the record of a sandbox without a ledger entry, or opens its
-	// finished record again. One that stands unfinished stays as it is.
+	// Unowned writes the record of a sandbox without a ledger entry; where q's reason
+	// is that it reappeared, it opens its finished record again. One that stands
+	// unfinished stays as it is.
 	Unowned(ctx context.Context, q wire.Quarantine) error
 	// Subjects names the records.
 	Subjects() wire.Subjects
@@ -101,6 +102,9 @@ func (o onBus) Leases(ctx context.Context, provider string) ([]bus.StoredLease, 
 // Unowned implements Books. Where the record is written between the two calls, it
 // is somebody else's, who knows as much as we do.
 func (o onBus) Unowned(ctx context.Context, q wire.Quarantine) error {
+	if q.Reason != wire.QuarantineReappeared {
+		return o.records.Put(ctx, q)
+	}
 	stored, err := o.records.Get(ctx, q.Provider, q.Host, q.Lease)
 	switch {
 	case errors.Is(err, bus.ErrNoRecord):

@@ -63,12 +63,18 @@ func startServer(t *testing.T, port int, dir string) *server.Server {
 // restart is a broker outage.
 func (e *env) restart() {
 	e.Helper()
+	e.down()()
+}
+
+// down ends the broker, and returns what brings it back.
+func (e *env) down() (up func()) {
+	e.Helper()
 	addr, ok := e.server.Addr().(*net.TCPAddr)
 	require.True(e, ok)
 	dir := strings.TrimSuffix(e.server.StoreDir(), "/jetstream")
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
-	e.server = startServer(e.T, addr.Port, dir)
+	return func() { e.server = startServer(e.T, addr.Port, dir) }
 }
 
 func (e *env) connect() *bus.Bus {
@@ -141,6 +147,11 @@ func (e *env) start(cfg reaper.Config) *running {
 
 func (e *env) startWith(b *bus.Bus, providers map[string]sandbox.Provider, cfg reaper.Config) *running {
 	e.Helper()
+	return e.startBooks(reaper.OnBus(b, 0), providers, cfg)
+}
+
+func (e *env) startBooks(books reaper.Books, providers map[string]sandbox.Provider, cfg reaper.Config) *running {
+	e.Helper()
 	r := &running{log: &logs{}, gone: map[string]sandbox.Proof{}}
 	cfg.OnGone = func(lease string, proof sandbox.Proof) {
 		r.mu.Lock()
@@ -148,7 +159,7 @@ func (e *env) startWith(b *bus.Bus, providers map[string]sandbox.Provider, cfg r
 		r.gone[lease] = proof
 	}
 	var err error
-	r.Reaper, err = reaper.New(reaper.OnBus(b, 0), providers, zerolog.New(r.log).Level(zerolog.DebugLevel), cfg)
+	r.Reaper, err = reaper.New(books, providers, zerolog.New(r.log).Level(zerolog.DebugLevel), cfg)
 	require.NoError(e, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup

@@ -28,7 +28,17 @@ type sweeper struct {
 	// by this process's monotonic clock: another one's says nothing.
 	epochs map[string]sighting
 	absent map[owner]time.Time
-	strays map[string]time.Time
+	strays map[string]stray
+}
+
+// stray is a sandbox without an owner; gone says that the books called it destroyed
+// at since. An inventory may be older than that, so only one that is taken later
+// proves them wrong.
+type stray struct {
+	since time.Time
+	gone  bool
+	// settled says that it was found to be owned, or in quarantine, at the last look.
+	settled bool
 }
 
 type sighting struct {
@@ -49,7 +59,7 @@ const (
 )
 
 func newSweeper(s *source) *sweeper {
-	return &sweeper{source: s, absent: map[owner]time.Time{}, strays: map[string]time.Time{}}
+	return &sweeper{source: s, absent: map[owner]time.Time{}, strays: map[string]stray{}}
 }
 
 // run sweeps, now and from time to time, until ctx ends.
@@ -60,7 +70,7 @@ func (w *sweeper) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.r.book.swept(w.source, err == nil, len(w.strays))
+		w.r.book.swept(w.source, err == nil, w.suspects())
 		fault = w.changed(fault, err, "sweep incomplete, what was not seen is left alone", "sweeps are complete again")
 		if pause(ctx, w.r.cfg.SweepInterval) != nil {
 			return
@@ -200,28 +210,41 @@ func (w *sweeper) inventory(ctx context.Context, handles []sandbox.Handle, entri
 	for i := range entries {
 		states[entries[i].Record.Lease] = entries[i].Record.State
 	}
-	strays := map[string]time.Time{}
+	strays := map[string]stray{}
 	var faults []error
 	for _, h := range handles {
 		if h.Provider != w.provider || owned(states[h.Lease]) {
 			continue
 		}
-		since, before := w.strays[h.Lease]
-		if !before {
-			since = now
-		}
-		strays[h.Lease] = since
-		if now.Sub(since) < w.r.cfg.SweepInterval {
+		was, before := w.strays[h.Lease]
+		if gone := states[h.Lease] == wire.LeaseDestroyed; !before || gone && !was.gone {
+			strays[h.Lease] = stray{since: now, gone: gone}
 			continue
 		}
-		settled, err := w.stray(ctx, h, since, moves)
-		if settled {
-			delete(strays, h.Lease)
+		if now.Sub(was.since) < w.r.cfg.SweepInterval {
+			strays[h.Lease] = was
+			continue
 		}
+		settled, gone, err := w.examine(ctx, h, was, moves)
+		was.settled = settled
+		if gone && !was.gone {
+			was = stray{since: time.Now(), gone: true}
+		}
+		strays[h.Lease] = was
 		faults = append(faults, err)
 	}
 	w.strays = strays
 	return errors.Join(faults...)
+}
+
+// suspects counts the strays that wait for another look.
+func (w *sweeper) suspects() (n int) {
+	for _, s := range w.strays {
+		if !s.settled {
+			n++
+		}
+	}
+	return n
 }
 
 // owned says that a worker answers for the sandbox.
@@ -234,40 +257,41 @@ func owned(s wire.LeaseRecordState) bool {
 	return false
 }
 
-// stray looks closer at a sandbox that two looks found without an owner: absence
+// examine looks closer at a sandbox that two looks found without an owner: absence
 // from a listing proves nothing, what the leader says of the lease does. settled
-// says that it is owned, or in quarantine.
-func (w *sweeper) stray(ctx context.Context, h sandbox.Handle, since time.Time, moves *int) (settled bool, err error) {
+// says that it is owned, or in quarantine, gone that the books call it destroyed.
+func (w *sweeper) examine(ctx context.Context, h sandbox.Handle, was stray, moves *int) (settled, gone bool, err error) {
 	entry, err := w.r.books.Lease(ctx, h.Provider, h.Lease)
 	if err != nil && !errors.Is(err, bus.ErrNoRecord) {
-		return false, fmt.Errorf("lease %s: %w", h.Lease, err)
+		return false, false, fmt.Errorf("lease %s: %w", h.Lease, err)
 	}
 	if err == nil && owned(entry.Record.State) {
-		return true, nil
+		return true, false, nil
 	}
 	record, err := w.r.books.Quarantined(ctx, h.Provider, h.Host, h.Lease)
 	switch {
 	case err != nil && !errors.Is(err, bus.ErrNoRecord):
-		return false, fmt.Errorf("quarantine of %s: %w", h.Lease, err)
+		return false, false, fmt.Errorf("quarantine of %s: %w", h.Lease, err)
 	case err == nil && record.Record.State != wire.Gone:
-		return true, nil
+		return true, false, nil
 	}
 	q := wire.Quarantine{
 		V: wire.Version, State: wire.InQuarantine, Lease: h.Lease, Provider: h.Provider, Host: h.Host, Handle: h.Detail,
-		Reason: wire.QuarantineUnowned, FirstSeen: since.UTC(), Message: "it carries our mark, and no ledger entry owns it",
+		Reason: wire.QuarantineUnowned, FirstSeen: was.since.UTC(), Message: "it carries our mark, and no ledger entry owns it",
 	}
-	if entry == nil && record == nil {
-		err = w.put(ctx, moves, q, func() error { return w.r.books.Unowned(ctx, q) })
-		return err == nil, err
+	if entry != nil || record != nil {
+		if !was.gone {
+			return false, true, nil
+		}
+		q.Reason, q.Message = wire.QuarantineReappeared, "the books say that it is destroyed, and it is there"
 	}
-	q.Reason, q.Message = wire.QuarantineReappeared, "the books say that it is destroyed, and it is there"
-	if entry == nil {
-		err = w.put(ctx, moves, q, func() error { return w.r.books.Unowned(ctx, q) })
-		return err == nil, err
+	write := func() error { return w.r.books.Unowned(ctx, q) }
+	if entry != nil {
+		q.Worker, q.Tenant, q.Job = entry.Record.Worker, entry.Record.Tenant, entry.Record.Job
+		write = func() error { return w.r.books.Quarantine(ctx, *entry, q) }
 	}
-	q.Worker, q.Tenant, q.Job = entry.Record.Worker, entry.Record.Tenant, entry.Record.Job
-	err = w.put(ctx, moves, q, func() error { return w.r.books.Quarantine(ctx, *entry, q) })
-	return err == nil, err
+	err = w.put(ctx, moves, q, write)
+	return err == nil, false, err
 }
 
 // move puts an entry's lease into quarantine.
