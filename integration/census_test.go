@@ -75,17 +75,25 @@ func (c *census) count(m *nats.Msg) {
 	}
 }
 
+// atMostOnce asserts that a job had exactly one decision, and that no attempt but the
+// first ever began, nor that one twice.
+func (c *census) atMostOnce(id string) {
+	c.s.t.Helper()
+	c.catchUp()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := "default." + id
+	require.Len(c.s.t, c.finals[key], 1, "decisions about %s", id)
+	for attempt, times := range c.started[key] {
+		require.Equal(c.s.t, [2]int{1, 1}, [2]int{attempt, times}, "attempt of %s, and its starts", id)
+	}
+}
+
 // once asserts that a job had exactly one decision and began once in each of the
 // attempts 1 to n, as far as anything was published until now.
 func (c *census) once(id string, n int) {
 	c.s.t.Helper()
-	mark := c.nc.NewInbox()
-	require.NoError(c.s.t, c.nc.Publish(mark, nil))
-	require.Eventually(c.s.t, func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.marks[mark]
-	}, patience, time.Millisecond, "the census is behind")
+	c.catchUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := "default." + id
@@ -94,4 +102,16 @@ func (c *census) once(id string, n int) {
 	for attempt, times := range c.started[key] {
 		require.Equal(c.s.t, 1, times, "%s, attempt %d", id, attempt)
 	}
+}
+
+// catchUp waits until all that was published before it is counted.
+func (c *census) catchUp() {
+	c.s.t.Helper()
+	mark := c.nc.NewInbox()
+	require.NoError(c.s.t, c.nc.Publish(mark, nil))
+	require.Eventually(c.s.t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.marks[mark]
+	}, patience, time.Millisecond, "the census is behind")
 }

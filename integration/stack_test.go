@@ -36,6 +36,8 @@ type stack struct {
 	js     jetstream.JetStream
 	dir    string
 	config string
+	// env is added to the environment of services.
+	env []string
 }
 
 // patience bounds every wait of these tests: far above what a loaded machine
@@ -153,7 +155,7 @@ func (s *stack) startAs(user int, args ...string) *service {
 		w.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(user)}}
 	}
 	w.cmd.Stdout, w.cmd.Stderr = w.log, w.log
-	w.cmd.Env = append(os.Environ(), "CANARY_SECRET=zzz", "XDG_CONFIG_HOME="+s.dir)
+	w.cmd.Env = append(append(os.Environ(), "CANARY_SECRET=zzz", "XDG_CONFIG_HOME="+s.dir), s.env...)
 	require.NoError(s.t, w.cmd.Start())
 	go func() {
 		defer close(w.done)
