@@ -191,11 +191,13 @@ func (l *Ledger) Quarantine(ctx context.Context, entry StoredLease, q wire.Quara
 }
 
 func (l *Ledger) planQuarantine(ctx context.Context, expect uint64, q wire.Quarantine) ([]write, error) {
-	found, err := l.look(ctx, q)
+	// The record first: where the entry that is read after it is still in quarantine,
+	// a record that ended meanwhile has another sequence, and is not opened again.
+	record, err := l.bus.Quarantines().look(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	record, err := l.bus.Quarantines().look(ctx, q)
+	found, err := l.look(ctx, q)
 	if err != nil {
 		return nil, err
 	}
