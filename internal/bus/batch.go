@@ -19,8 +19,12 @@ const (
 	headerBatchCommit = "Nats-Batch-Commit"
 )
 
-// unread is a read that the leader did not answer.
-type unread struct{ error }
+// unread is a read without an answer about the record. passing: for a reason that
+// passes, as a leader's election or a broken line.
+type unread struct {
+	error
+	passing bool
+}
 
 func (u unread) Unwrap() error { return u.error }
 
@@ -32,7 +36,9 @@ func (b *Bus) look(ctx context.Context, stream, subject string) (*message, error
 	case errors.Is(err, ErrNoRecord):
 		return nil, nil //nolint:nilnil // nothing there is an answer
 	case err != nil:
-		return nil, unread{fmt.Errorf("%s: %w", subject, err)}
+		var refused *jetstream.APIError
+		lasting := errors.Is(err, nats.ErrNoResponders) || errors.As(err, &refused) && !hasCode(err, codeClusterNotAvail)
+		return nil, unread{error: fmt.Errorf("%s: %w", subject, offline(err)), passing: !lasting}
 	}
 	return m, nil
 }
@@ -44,19 +50,18 @@ func (b *Bus) look(ctx context.Context, stream, subject string) (*message, error
 // After a refusal or a lost answer it is asked again: what stands at the leader
 // decides, not what was answered.
 //
-// A read that fails before the first write ends it at once. Later it stays with it
-// until the outcome is known or ctx ends: then ErrUnknown if the writes may have
-// happened.
+// It stays with it until the outcome is known or ctx ends: then ErrUnknown if the
+// writes may have happened.
 func (b *Bus) settle(ctx context.Context, plan func(context.Context) ([]write, error)) error {
 	doubt := false
-	for first := true; ; first = false {
+	for {
 		err := b.settleOnce(ctx, plan)
 		var noAnswer unread
 		switch {
 		case err == nil:
 			return nil
 		case errors.As(err, &noAnswer):
-			if first {
+			if !noAnswer.passing && !doubt {
 				return err
 			}
 		case errors.Is(err, errLostRace), errors.Is(err, errInFlight):
