@@ -35,6 +35,9 @@ type books struct {
 	resetting map[key]int
 	states    [sandbox.LeaseGone + 1]int
 	waiters   []*waiter // who waits longest first
+	// unclosed are leases that are gone while their entry in the ledger does not say
+	// so yet.
+	unclosed map[string]*entry
 
 	todo []task
 	// running counts the tasks that were started and have not ended.
@@ -52,6 +55,9 @@ type profile struct {
 	Profile
 	provider string
 	host     string
+	// ledger says that its leases stand in the ledger.
+	ledger bool
+	// creating counts its leases that will soon be idle for the first time.
 	creating int
 	// failed is the last create error, nil after a success; no warm spare is made
 	// before retryAt.
@@ -86,6 +92,10 @@ type entry struct {
 	deadline time.Time
 	doubt    Record
 	settled  chan struct{}
+	// intended says that it may stand in the ledger.
+	intended bool
+	// proof that it is gone; set before it is.
+	proof sandbox.Proof
 }
 
 func (e *entry) key() key { return key{e.profile, e.tenant} }
@@ -99,11 +109,12 @@ type task struct {
 func newBooks(cfg Config) *books {
 	b := &books{
 		cfg: cfg, byName: map[string]*profile{}, leases: map[string]*entry{},
-		idle: map[key][]*entry{}, resetting: map[key]int{},
+		idle: map[key][]*entry{}, resetting: map[key]int{}, unclosed: map[string]*entry{},
 	}
 	for _, p := range cfg.Profiles {
+		can := p.Provider.Capabilities()
 		kept := &profile{
-			Profile: p, provider: p.Provider.Name(), host: p.Provider.Capabilities().Host,
+			Profile: p, provider: p.Provider.Name(), host: can.Host, ledger: can.OutlivesWorker,
 			backoff: &backoff.ExponentialBackOff{
 				InitialInterval: 250 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
 			},
@@ -135,7 +146,7 @@ func (b *books) step(e *entry, event sandbox.LeaseEvent, now time.Time) {
 func (b *books) leave(e *entry) {
 	b.states[e.state]--
 	switch e.state {
-	case sandbox.LeaseCreating:
+	case sandbox.LeaseCreating, sandbox.LeaseConfirming:
 		e.profile.creating--
 	case sandbox.LeaseIdle:
 		k := e.key()
@@ -147,8 +158,8 @@ func (b *books) leave(e *entry) {
 		if b.resetting[e.key()]--; b.resetting[e.key()] == 0 {
 			delete(b.resetting, e.key())
 		}
-	case sandbox.LeaseAbandoned, sandbox.LeaseInUse, sandbox.LeaseDestroying, sandbox.LeasePoisoned,
-		sandbox.LeaseQuarantined, sandbox.LeaseGone:
+	case sandbox.LeaseAbandoned, sandbox.LeaseReserved, sandbox.LeaseInUse, sandbox.LeaseDestroying,
+		sandbox.LeasePoisoned, sandbox.LeaseQuarantined, sandbox.LeaseGone:
 	}
 }
 
@@ -159,6 +170,9 @@ func (b *books) enter(e *entry, now time.Time) {
 	case sandbox.LeaseCreating:
 		e.profile.creating++
 		e.deadline = now.Add(b.cfg.CreateTimeout + lateAfter)
+	case sandbox.LeaseConfirming:
+		e.profile.creating++
+		e.deadline = e.born.Add(b.cfg.CreateTimeout + lateAfter)
 	case sandbox.LeaseAbandoned:
 		e.deadline = now.Add(b.cfg.CreateTimeout)
 	case sandbox.LeaseIdle:
@@ -167,6 +181,8 @@ func (b *books) enter(e *entry, now time.Time) {
 			b.lookAt(now)
 		}
 		b.lookAt(now.Add(lookEvery))
+	case sandbox.LeaseReserved:
+		e.deadline = now.Add(b.cfg.LedgerTimeout + lateAfter)
 	case sandbox.LeaseResetting:
 		b.resetting[e.key()]++
 		e.deadline = now.Add(b.cfg.ResetTimeout + lateAfter)
@@ -181,6 +197,12 @@ func (b *books) enter(e *entry, now time.Time) {
 
 func (b *books) act(e *entry, action sandbox.LeaseAction, event sandbox.LeaseEvent, now time.Time) {
 	switch action {
+	case sandbox.ActionConfirm:
+		if !e.profile.ledger {
+			b.confirmed(e, now)
+			return
+		}
+		b.do(action, e)
 	case sandbox.ActionReset, sandbox.ActionDestroy:
 		b.do(action, e)
 	case sandbox.ActionQuarantine:
@@ -196,6 +218,11 @@ func (b *books) act(e *entry, action sandbox.LeaseAction, event sandbox.LeaseEve
 	case sandbox.ActionTakeBack:
 		b.leases[e.id] = e
 		b.totals.Gone--
+	case sandbox.ActionClose:
+		if e.intended && b.unclosed[e.id] == nil {
+			b.unclosed[e.id] = e
+			b.do(action, e)
+		}
 	}
 }
 
@@ -277,8 +304,8 @@ func (b *books) release(e *entry, v Verdict, now time.Time) Released {
 		return Released{Disposition: Reusable}
 	case sandbox.LeaseDestroying:
 		return Released{Disposition: Destroyed}
-	case sandbox.LeaseCreating, sandbox.LeaseAbandoned, sandbox.LeaseIdle, sandbox.LeaseInUse,
-		sandbox.LeasePoisoned, sandbox.LeaseQuarantined, sandbox.LeaseGone:
+	case sandbox.LeaseCreating, sandbox.LeaseAbandoned, sandbox.LeaseConfirming, sandbox.LeaseIdle,
+		sandbox.LeaseReserved, sandbox.LeaseInUse, sandbox.LeasePoisoned, sandbox.LeaseQuarantined, sandbox.LeaseGone:
 	}
 	return Released{Disposition: Quarantined, Settled: e.settled}
 }
@@ -300,18 +327,27 @@ func (b *books) judge(e *entry, v Verdict, now time.Time) sandbox.LeaseEvent {
 // created notes a sandbox that was made, in time or late.
 func (b *books) created(e *entry, box sandbox.Sandbox, handle sandbox.Handle, lost <-chan struct{}, now time.Time) {
 	e.box, e.handle, e.lost = box, handle, lost
-	if e.state == sandbox.LeaseCreating {
-		e.profile.failed, e.profile.retryAt = nil, time.Time{}
-		e.profile.backoff.Reset()
-	}
 	b.step(e, sandbox.EventCreated, now)
 }
 
-// notCreated notes a create call without a sandbox, and tells who waited for it.
+// confirmed notes that a new sandbox may be used.
+func (b *books) confirmed(e *entry, now time.Time) {
+	if e.state == sandbox.LeaseConfirming {
+		e.profile.failed, e.profile.retryAt = nil, time.Time{}
+		e.profile.backoff.Reset()
+	}
+	b.step(e, sandbox.EventConfirmed, now)
+}
+
+// notCreated notes a create call without a sandbox, or with one that may not be
+// used, and tells who waited for it.
 func (b *books) notCreated(e *entry, event sandbox.LeaseEvent, err error, now time.Time) {
-	inTime := e.state == sandbox.LeaseCreating
+	inTime := e.state == sandbox.LeaseCreating || e.state == sandbox.LeaseConfirming
 	if e.doubt.Message == "" {
 		e.doubt.Message = err.Error()
+	}
+	if event == sandbox.EventCreateRefused {
+		e.proof = neverMade(err)
 	}
 	b.step(e, event, now)
 	if !inTime {
@@ -329,6 +365,10 @@ func (b *books) notCreated(e *entry, event sandbox.LeaseEvent, err error, now ti
 			return
 		}
 	}
+}
+
+func neverMade(err error) sandbox.Proof {
+	return sandbox.Proof{Proven: true, Evidence: []sandbox.Evidence{{Kind: sandbox.EvidenceNeverMade, Detail: bounded(err.Error())}}}
 }
 
 // retire takes an idle lease out of use if it is gone or too old, and says
@@ -398,6 +438,12 @@ func (b *books) overdue(e *entry, now time.Time) {
 			sandbox.Errorf(sandbox.Ambiguous, "create", "no answer within %s", b.cfg.CreateTimeout), now)
 	case sandbox.LeaseAbandoned:
 		b.step(e, sandbox.EventCreateUnanswered, now)
+	case sandbox.LeaseConfirming:
+		b.notCreated(e, sandbox.EventUnconfirmed,
+			sandbox.Errorf(sandbox.Unavailable, "confirm", "the ledger did not answer within %s", b.cfg.CreateTimeout), now)
+	case sandbox.LeaseReserved:
+		e.doubt.Message = "the ledger did not answer in time"
+		b.step(e, sandbox.EventUnconfirmed, now)
 	case sandbox.LeaseResetting:
 		e.doubt.Message = "the reset did not end in time"
 		b.step(e, sandbox.EventResetFailed, now)
@@ -426,16 +472,22 @@ func (b *books) close(now time.Time) {
 // time for a shutdown.
 func (b *books) doubtAll(now time.Time) {
 	for _, e := range b.leases {
-		switch e.state {
-		case sandbox.LeaseCreating, sandbox.LeaseAbandoned, sandbox.LeaseResetting, sandbox.LeaseDestroying:
+		for !e.deadline.IsZero() {
 			b.overdue(e, now)
-			if e.state == sandbox.LeaseAbandoned {
-				b.overdue(e, now)
-			}
-		case sandbox.LeaseInUse:
+		}
+		if e.state == sandbox.LeaseInUse {
 			e.doubt.Message = "the worker stopped before its holder gave it back"
 			b.step(e, sandbox.EventOwnerGone, now)
-		case sandbox.LeaseIdle, sandbox.LeasePoisoned, sandbox.LeaseQuarantined, sandbox.LeaseGone:
+		}
+	}
+}
+
+// disown drops what stands in the ledger.
+func (b *books) disown(now time.Time) {
+	for _, e := range b.leases {
+		if e.profile.ledger {
+			e.fresh = true // of a lease in use: it serves nobody afterwards
+			b.step(e, sandbox.EventDisowned, now)
 		}
 	}
 }

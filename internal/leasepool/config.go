@@ -40,6 +40,9 @@ type Config struct {
 	// PublishTimeout bounds one try to publish a quarantine record; default 10 s.
 	// The tries themselves never end by count.
 	PublishTimeout time.Duration
+	// LedgerTimeout bounds one call of the ledger; default 5 s. Intend and Confirm
+	// have to be done within CreateTimeout as well.
+	LedgerTimeout time.Duration
 	// ShutdownTimeout bounds what Run does after its context has ended; default
 	// 30 s. What is not proven gone after two thirds of it goes to quarantine.
 	ShutdownTimeout time.Duration
@@ -88,6 +91,7 @@ func (c Config) withDefaults() (Config, error) {
 	bad.duration("destroy timeout", &c.DestroyTimeout, 10*time.Second)
 	bad.count("destroy tries", &c.DestroyTries, 3, maxTries)
 	bad.duration("publish timeout", &c.PublishTimeout, 10*time.Second)
+	bad.duration("ledger timeout", &c.LedgerTimeout, 5*time.Second)
 	bad.duration("shutdown timeout", &c.ShutdownTimeout, 30*time.Second)
 	bad.check(len(c.Profiles) > 0, "profiles: at least one is needed")
 	profiles := make([]Profile, 0, len(c.Profiles))
@@ -96,6 +100,8 @@ func (c Config) withDefaults() (Config, error) {
 		bad.check(!names[p.Name], "profile %q: the name is taken", p.Name)
 		names[p.Name] = true
 		profiles = append(profiles, p.withDefaults(&bad, c.Capacity))
+		bad.check(c.Ledger != nil || p.Provider == nil || !p.Provider.Capabilities().OutlivesWorker,
+			"profile %q: the sandboxes of its provider outlive the worker, so a ledger is needed", p.Name)
 		warm += max(p.Warm, 0)
 	}
 	c.Profiles = profiles

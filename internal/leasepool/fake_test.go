@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type provider struct {
 	name     string
 	noReset  bool
+	outlives bool
 	onCreate func(ctx context.Context, lease string) error
 	onReset  func(ctx context.Context, lease string) error
 	// onDestroy counts the tries of each lease from 1.
@@ -52,7 +53,7 @@ func (p *provider) Name() string { p.enter(); return p.name }
 
 func (p *provider) Capabilities() sandbox.Capabilities {
 	p.enter()
-	return sandbox.Capabilities{Scope: "kernel", Host: "h1", Reset: !p.noReset}
+	return sandbox.Capabilities{Scope: "kernel", Host: "h1", Reset: !p.noReset, OutlivesWorker: p.outlives}
 }
 
 func (p *provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {

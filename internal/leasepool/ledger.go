@@ -3,6 +3,8 @@ package leasepool
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/sallyport/sallyport/internal/sandbox"
 )
@@ -45,4 +47,140 @@ type Use struct {
 // is handed out: idle ones are destroyed, those in use serve nobody afterwards,
 // those that are being made are destroyed when they come. Leases made after it are
 // of the new epoch.
-func (p *Pool) Disown() {}
+func (p *Pool) Disown() {
+	p.update(func(b *books, now time.Time) { b.disown(now) })
+}
+
+// mark notes in the ledger that l is used, and says whether the caller has it.
+// Without a failure somebody else decided about it, and another may be had.
+func (p *Pool) mark(ctx context.Context, l *Lease, want Want) (taken bool, failure error) {
+	err := p.inLedger(ctx, func(ctx context.Context) error {
+		return p.cfg.Ledger.Use(ctx, l.id, Use{Tenant: want.Tenant, Use: l.use})
+	})
+	e := l.entry
+	p.update(func(b *books, now time.Time) {
+		switch {
+		case errors.Is(err, ErrOvertaken):
+			e.doubt.Message = err.Error()
+			b.step(e, sandbox.EventOvertaken, now)
+		case err != nil, b.closed:
+			b.step(e, sandbox.EventUnmarked, now)
+		default:
+			taken = b.marked(e, want, now)
+		}
+	})
+	switch {
+	case taken || err == nil: // where the pool is closed, the next try says so
+		return taken, nil
+	case errors.Is(err, ErrOvertaken):
+		p.logger(e).Warn().Err(err).Msg("a lease is not used any more")
+		return false, nil
+	case ctx.Err() != nil:
+		return false, fmt.Errorf("note the use of a lease: %w", context.Cause(ctx))
+	}
+	return false, sandbox.Errorf(sandbox.Unavailable, "use", "note it in the ledger: %w", err)
+}
+
+// intend notes in the ledger that a sandbox will be made. On an error none may be
+// made.
+func (p *Pool) intend(ctx context.Context, e *entry) error {
+	wanted, unclosed := false, 0
+	p.update(func(b *books, _ time.Time) {
+		wanted, unclosed = e.state == sandbox.LeaseCreating, len(b.unclosed)
+		e.intended = wanted && unclosed < b.cfg.maxUnclosed()
+	})
+	switch {
+	case !wanted:
+		return errDropped()
+	case unclosed >= p.cfg.maxUnclosed():
+		return sandbox.Errorf(sandbox.Unavailable, "create",
+			"%d sandboxes are gone whose entries the ledger does not take the end of", unclosed)
+	}
+	err := p.inLedger(ctx, func(ctx context.Context) error {
+		return p.cfg.Ledger.Intend(ctx, e.handle, e.profile.Name)
+	})
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "create", "note the intent in the ledger: %w", err)
+	}
+	defer p.lock()()
+	if e.state != sandbox.LeaseCreating {
+		return errDropped()
+	}
+	return nil
+}
+
+// maxUnclosed bounds what waits for the ledger: far more than ends in the time of
+// one call, and little enough to be kept.
+func (c Config) maxUnclosed() int { return max(64, 4*c.Capacity) }
+
+func errDropped() error {
+	return sandbox.Errorf(sandbox.Unavailable, "create", "not begun: nobody may use it any more")
+}
+
+// confirm notes the handle of a new sandbox in the ledger, in the time that was
+// there for making it.
+func (p *Pool) confirm(ctx context.Context, e *entry) {
+	ctx, cancel := context.WithDeadline(ctx, e.born.Add(p.cfg.CreateTimeout))
+	defer cancel()
+	pauses := newPauses(publishPause)
+	for {
+		p.mu.Lock()
+		wanted, handle := e.state == sandbox.LeaseConfirming, e.handle
+		p.mu.Unlock()
+		if !wanted {
+			return
+		}
+		err := p.inLedger(ctx, func(ctx context.Context) error { return p.cfg.Ledger.Confirm(ctx, handle) })
+		event := sandbox.EventOvertaken
+		switch {
+		case err == nil:
+			p.update(func(b *books, now time.Time) { b.confirmed(e, now) })
+			return
+		case errors.Is(err, ErrOvertaken):
+		case pause(ctx, pauses.NextBackOff()):
+			continue
+		default:
+			event = sandbox.EventUnconfirmed
+		}
+		err = sandbox.Errorf(sandbox.Unavailable, "create", "confirm the sandbox in the ledger: %w", err)
+		p.update(func(b *books, now time.Time) { b.notCreated(e, event, err, now) })
+		p.logger(e).Warn().Err(err).Msg("a new sandbox is not used")
+		return
+	}
+}
+
+// closeEntry ends the entry of a lease that is gone, however often it takes.
+func (p *Pool) closeEntry(ctx context.Context, e *entry) {
+	pauses := newPauses(publishPause)
+	for {
+		proof, wanted := p.closing(e)
+		if !wanted {
+			return
+		}
+		err := p.inLedger(ctx, func(ctx context.Context) error { return p.cfg.Ledger.Destroyed(ctx, e.id, proof) })
+		if err == nil || errors.Is(err, ErrOvertaken) {
+			break
+		}
+		p.logger(e).Error().Err(err).Msg("the ledger does not say yet that a sandbox is gone")
+		if !pause(ctx, pauses.NextBackOff()) {
+			return
+		}
+	}
+	p.update(func(b *books, _ time.Time) { delete(b.unclosed, e.id) })
+}
+
+// closing is the proof with which the entry of e ends, unless e came back.
+func (p *Pool) closing(e *entry) (proof sandbox.Proof, wanted bool) {
+	defer p.lock()()
+	if e.state != sandbox.LeaseGone {
+		delete(p.books.unclosed, e.id)
+		return sandbox.Proof{}, false
+	}
+	return e.proof, true
+}
+
+func (p *Pool) inLedger(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.LedgerTimeout)
+	defer cancel()
+	return call(ctx)
+}

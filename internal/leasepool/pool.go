@@ -96,13 +96,33 @@ func (p *Pool) update(change func(b *books, now time.Time)) {
 // provider's (a *sandbox.Error), or the cause of ctx's end. A lease that comes at
 // the moment in which ctx ends is returned. The caller owes one Release for each
 // lease.
+//
+// A lease of a sandbox that outlives the worker is handed out only once its use is
+// noted in the ledger; where that fails, the lease stays idle and the error is a
+// *sandbox.Error of kind Unavailable.
 func (p *Pool) Acquire(ctx context.Context, want Want) (*Lease, error) {
 	began := time.Now()
-	w, lease, err := p.request(want, began)
+	l, err := p.await(ctx, want, began, false)
+	for err == nil && l.entry.profile.ledger {
+		taken, failure := p.mark(ctx, l, want)
+		if taken {
+			break
+		}
+		if failure != nil {
+			return nil, failure
+		}
+		l, err = p.await(ctx, want, began, true)
+	}
+	return l, err
+}
+
+// await waits for a lease until AcquireTimeout after began.
+func (p *Pool) await(ctx context.Context, want Want, began time.Time, again bool) (*Lease, error) {
+	w, lease, err := p.request(want, again)
 	if w == nil {
 		return lease, err
 	}
-	timeout := time.NewTimer(p.cfg.AcquireTimeout)
+	timeout := time.NewTimer(time.Until(began.Add(p.cfg.AcquireTimeout)))
 	defer timeout.Stop()
 	select {
 	case answer := <-w.served:
@@ -125,10 +145,11 @@ func (p *Pool) Acquire(ctx context.Context, want Want) (*Lease, error) {
 	return nil, &NoCapacityError{Waited: time.Since(began), Stats: b.stats()}
 }
 
-// request answers at once where it can, else it lines up.
-func (p *Pool) request(want Want, now time.Time) (*waiter, *Lease, error) {
+// request answers at once where it can, else it lines up: in front of all others
+// where the lease that it got first was none.
+func (p *Pool) request(want Want, again bool) (*waiter, *Lease, error) {
 	defer p.lock()()
-	b := p.books
+	b, now := p.books, time.Now()
 	prof, known := b.byName[want.Profile]
 	switch {
 	case b.closed:
@@ -138,18 +159,22 @@ func (p *Pool) request(want Want, now time.Time) (*waiter, *Lease, error) {
 	case want.Tenant == "":
 		return nil, nil, errors.New("acquire a lease: a tenant is needed")
 	}
-	if len(b.waiters) == 0 {
+	if len(b.waiters) == 0 || again {
 		if e := b.take(want, prof, now); e != nil {
 			return nil, b.hand(e, want, now), nil
 		}
 	}
-	if len(b.waiters) >= p.cfg.MaxWaiters {
+	if !again && len(b.waiters) >= p.cfg.MaxWaiters {
 		b.totals.Timeouts++
 		return nil, nil, &NoCapacityError{Stats: b.stats()}
 	}
-	b.totals.Waits++
 	w := &waiter{want: want, profile: prof, served: make(chan grant, 1)}
-	b.waiters = append(b.waiters, w)
+	if again {
+		b.waiters = slices.Insert(b.waiters, 0, w)
+	} else {
+		b.waiters = append(b.waiters, w)
+		b.totals.Waits++
+	}
 	b.balance(now)
 	return w, nil, nil
 }

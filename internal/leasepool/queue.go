@@ -99,22 +99,38 @@ func (b *books) newest(k key, now time.Time) *entry {
 	return nil
 }
 
-// hand makes the holder of an idle lease.
+// hand chooses the holder of an idle lease. One that stands in the ledger is only
+// reserved for it.
 func (b *books) hand(e *entry, want Want, now time.Time) *Lease {
 	if e.tenant != "" && e.tenant != want.Tenant {
 		panic("leasepool: lease " + e.id + " belongs to another tenant")
 	}
 	if e.uses == 0 {
 		b.wake = b.wake || e.profile.Warm > 0
-	} else {
+	}
+	l := &Lease{id: e.id, profile: e.profile.Name, provider: e.profile.provider, box: e.box, use: e.uses + 1, entry: e}
+	b.step(e, sandbox.EventAcquired, now)
+	if !e.profile.ledger {
+		b.marked(e, want, now)
+	}
+	return l
+}
+
+// marked makes the holder of a reserved lease, and says whether it may have it:
+// it may have been dropped in the meantime.
+func (b *books) marked(e *entry, want Want, now time.Time) bool {
+	b.step(e, sandbox.EventMarked, now)
+	if e.state != sandbox.LeaseInUse {
+		return false
+	}
+	b.totals.Acquired++
+	if e.uses > 0 {
 		b.totals.Reused++
 	}
-	b.step(e, sandbox.EventAcquired, now)
-	b.totals.Acquired++
 	e.tenant, e.fresh = want.Tenant, want.Fresh || !e.profile.ReuseTenant
 	e.uses++
 	e.doubt = Record{Tenant: want.Tenant}
-	return &Lease{id: e.id, profile: e.profile.Name, provider: e.profile.provider, box: e.box, use: e.uses, entry: e}
+	return true
 }
 
 // evict retires the lease that was idle for longest to make room: one that is

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -119,12 +121,16 @@ func (p *Pool) turn() (todo []task, stuck []Info, next time.Time, done bool) {
 // perform does one task. Only the making of sandboxes ends with ctx.
 func (p *Pool) perform(ctx, cleanup context.Context, t task) {
 	switch t.action {
+	case sandbox.ActionConfirm:
+		p.confirm(ctx, t.entry)
 	case sandbox.ActionReset:
 		p.reset(cleanup, t.entry)
 	case sandbox.ActionDestroy:
 		p.destroy(cleanup, t.entry)
 	case sandbox.ActionQuarantine:
 		p.publish(cleanup, t.entry)
+	case sandbox.ActionClose:
+		p.closeEntry(cleanup, t.entry)
 	case sandbox.ActionSettle, sandbox.ActionGiveBack, sandbox.ActionTakeBack:
 		panic("leasepool: " + t.action.String() + " is done in the books")
 	default:
@@ -140,12 +146,7 @@ func (p *Pool) logger(e *entry) *zerolog.Logger {
 func (p *Pool) create(ctx context.Context, e *entry) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.CreateTimeout)
 	defer cancel()
-	spec := e.profile.Spec
-	spec.Lease, spec.Profile = e.id, e.profile.Name
-	box, err := e.profile.Provider.Create(ctx, spec)
-	if err == nil && box == nil {
-		err = sandbox.Errorf(sandbox.Protocol, "create", "the provider returned neither a sandbox nor an error")
-	}
+	box, err := p.askFor(ctx, e)
 	if err != nil {
 		p.update(func(b *books, now time.Time) { b.notCreated(e, createEvent(err), err, now) })
 		p.logger(e).Warn().Err(err).Msg("no sandbox was made")
@@ -154,6 +155,22 @@ func (p *Pool) create(ctx context.Context, e *entry) {
 	handle, lost := box.Handle(), box.Lost()
 	p.update(func(b *books, now time.Time) { b.created(e, box, handle, lost, now) })
 	p.logger(e).Debug().Msg("sandbox made")
+}
+
+// askFor asks the provider for a sandbox, once the ledger knows of it.
+func (p *Pool) askFor(ctx context.Context, e *entry) (sandbox.Sandbox, error) {
+	if e.profile.ledger {
+		if err := p.intend(ctx, e); err != nil {
+			return nil, err
+		}
+	}
+	spec := e.profile.Spec
+	spec.Lease, spec.Profile = e.id, e.profile.Name
+	box, err := e.profile.Provider.Create(ctx, spec)
+	if err == nil && box == nil {
+		err = sandbox.Errorf(sandbox.Protocol, "create", "the provider returned neither a sandbox nor an error")
+	}
+	return box, err
 }
 
 // createEvent says what is known after a create call that brought an error.
@@ -199,7 +216,7 @@ func (p *Pool) destroy(ctx context.Context, e *entry) {
 	} else {
 		tries = 1
 	}
-	err := p.tryDestroy(ctx, call, tries)
+	proof, err := p.tryDestroy(ctx, call, tries)
 	event := sandbox.EventDestroyed
 	if err != nil {
 		event = sandbox.EventDestroyUnproven
@@ -207,6 +224,9 @@ func (p *Pool) destroy(ctx context.Context, e *entry) {
 	p.update(func(b *books, now time.Time) {
 		if err != nil && e.state == sandbox.LeaseDestroying && e.doubt.Message == "" {
 			e.doubt.Message = err.Error()
+		}
+		if err == nil {
+			e.proof = proof
 		}
 		b.step(e, event, now)
 	})
@@ -217,33 +237,36 @@ func (p *Pool) destroy(ctx context.Context, e *entry) {
 	p.logger(e).Debug().Msg("sandbox destroyed")
 }
 
-// tryDestroy returns nil on proof.
-func (p *Pool) tryDestroy(ctx context.Context, call func(context.Context) (sandbox.Proof, error), tries int) error {
-	pauses := &backoff.ExponentialBackOff{
-		InitialInterval: 100 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: destroyPause,
-	}
+// tryDestroy returns proof or an error.
+func (p *Pool) tryDestroy(ctx context.Context, call func(context.Context) (sandbox.Proof, error), tries int) (sandbox.Proof, error) {
+	pauses := newPauses(destroyPause)
 	for try := 1; ; try++ {
-		err := func() error {
+		proof, err := func() (sandbox.Proof, error) {
 			ctx, cancel := context.WithTimeout(ctx, p.cfg.DestroyTimeout)
 			defer cancel()
 			proof, err := call(ctx)
 			if err == nil && !proof.Proven {
 				err = errors.New("destroyed without proof")
 			}
-			return err
+			return proof, err
 		}()
 		if err == nil || try >= tries || !pause(ctx, pauses.NextBackOff()) {
-			return err
+			return proof, err
 		}
+	}
+}
+
+// newPauses are the pauses between tries, up to about most.
+func newPauses(most time.Duration) *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval: 100 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: most,
 	}
 }
 
 // publish makes the quarantine record of e durable, however often it takes,
 // unless the sandbox is proven gone before.
 func (p *Pool) publish(ctx context.Context, e *entry) {
-	pauses := &backoff.ExponentialBackOff{
-		InitialInterval: 100 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: publishPause,
-	}
+	pauses := newPauses(publishPause)
 	for {
 		r, poisoned := p.record(e)
 		if !poisoned {
@@ -288,15 +311,26 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// left is nil if every lease is gone or in quarantine and every call returned.
+// left is nil if every lease is durably gone or in quarantine and every call
+// returned. Else it says of each lease what will find it.
 func (p *Pool) left() error {
 	var left []error
-	for _, info := range p.Leases() {
-		if info.State != sandbox.LeaseQuarantined {
-			left = append(left, fmt.Errorf("lease %s of provider %s is %s", info.ID, info.Provider, info.State))
-		}
-	}
+	infos := p.Leases()
 	defer p.lock()()
+	for _, info := range infos {
+		if info.State == sandbox.LeaseQuarantined {
+			continue
+		}
+		finds := "it ends with the worker, and the next start on host " + p.books.byName[info.Profile].host + " will find what is left of it"
+		if p.books.byName[info.Profile].ledger {
+			finds = "the sweep will find its entry in the ledger"
+		}
+		left = append(left, fmt.Errorf("lease %s of provider %s is %s without a quarantine record: %s", info.ID, info.Provider, info.State, finds))
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.books.unclosed)) {
+		left = append(left, fmt.Errorf("lease %s of provider %s is gone and the ledger does not say so: the sweep will find its entry",
+			id, p.books.unclosed[id].profile.provider))
+	}
 	if n := p.books.running; n > 0 {
 		left = append(left, fmt.Errorf("%d calls did not return", n))
 	}

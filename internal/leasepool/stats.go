@@ -15,9 +15,13 @@ type Stats struct {
 	// The leases that hold capacity, by where they stand. Their sum never exceeds
 	// Capacity, except where a provider made a sandbox after it had been proven
 	// that there was none.
-	Creating, Abandoned, Idle, InUse, Resetting, Destroying, Poisoned, Quarantined int
+	Creating, Abandoned, Confirming, Idle, Reserved, InUse, Resetting, Destroying, Poisoned, Quarantined int
 	// Warm counts the idle leases that have served nobody.
 	Warm int
+	// Unclosed leases are gone while the ledger does not say so yet; they hold no
+	// capacity. No sandbox that outlives the worker is made while there are 64 of
+	// them, or four times Capacity where that is more.
+	Unclosed int
 	// Waiters are waiting for a lease now.
 	Waiters int
 	Totals  Totals
@@ -28,7 +32,8 @@ type Totals struct {
 	// Created counts create calls; Gone those of them whose sandbox is proven gone
 	// or was surely never made. The difference holds capacity.
 	Created, Gone uint64
-	// CreateErrors counts create calls that brought no sandbox in time.
+	// CreateErrors counts create calls that brought no sandbox that may be used in
+	// time.
 	CreateErrors uint64
 	// Acquired counts leases handed out; Reused those that had served before.
 	Acquired, Reused uint64
@@ -53,7 +58,9 @@ func (s Stats) String() string {
 		state sandbox.LeaseState
 	}{
 		{s.InUse, sandbox.LeaseInUse},
+		{s.Reserved, sandbox.LeaseReserved},
 		{s.Creating, sandbox.LeaseCreating},
+		{s.Confirming, sandbox.LeaseConfirming},
 		{s.Abandoned, sandbox.LeaseAbandoned},
 		{s.Idle, sandbox.LeaseIdle},
 		{s.Resetting, sandbox.LeaseResetting},
@@ -82,6 +89,9 @@ func (b *books) stats() Stats {
 		Capacity:    b.cfg.Capacity,
 		Creating:    b.states[sandbox.LeaseCreating],
 		Abandoned:   b.states[sandbox.LeaseAbandoned],
+		Confirming:  b.states[sandbox.LeaseConfirming],
+		Reserved:    b.states[sandbox.LeaseReserved],
+		Unclosed:    len(b.unclosed),
 		Idle:        b.states[sandbox.LeaseIdle],
 		InUse:       b.states[sandbox.LeaseInUse],
 		Resetting:   b.states[sandbox.LeaseResetting],

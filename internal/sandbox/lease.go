@@ -16,8 +16,12 @@ const (
 	// LeaseAbandoned: nobody waits for the answer to the create call any more,
 	// but it may still come and bring a sandbox.
 	LeaseAbandoned
+	// LeaseConfirming: it was made, and the ledger does not know its handle yet.
+	LeaseConfirming
 	// LeaseIdle: empty, proven so, and ready.
 	LeaseIdle
+	// LeaseReserved: a holder was chosen, and the ledger does not know of it yet.
+	LeaseReserved
 	// LeaseInUse: one holder has it.
 	LeaseInUse
 	// LeaseResetting: its job is proven gone, its state is not yet the first one.
@@ -47,8 +51,22 @@ const (
 	EventCreateAbandoned
 	// EventCreateUnanswered: the answer to an abandoned call did not come either.
 	EventCreateUnanswered
-	// EventAcquired: a holder takes it.
+	// EventConfirmed: the ledger knows its handle, or it stands in none.
+	EventConfirmed
+	// EventAcquired: a holder is chosen for it.
 	EventAcquired
+	// EventMarked: the ledger knows of its use, or it stands in none: the holder has
+	// it.
+	EventMarked
+	// EventUnmarked: the ledger did not take the mark; nobody had it.
+	EventUnmarked
+	// EventUnconfirmed: the ledger did not answer in time whether it may be used.
+	EventUnconfirmed
+	// EventOvertaken: the ledger says that somebody else decided about it.
+	EventOvertaken
+	// EventDisowned: it stands in the ledger, and its owner may not call it its own
+	// any more.
+	EventDisowned
 	// EventReleased: given back, the end of its job proven, to be used again.
 	EventReleased
 	// EventUsedUp: given back, the end of its job proven, not to be used again.
@@ -82,8 +100,10 @@ type LeaseAction int
 
 // The lease actions, a closed set. The zero value is invalid.
 const (
+	// ActionConfirm: note its handle in the ledger.
+	ActionConfirm LeaseAction = iota + 1
 	// ActionReset: return the sandbox to its first state.
-	ActionReset LeaseAction = iota + 1
+	ActionReset
 	// ActionDestroy: destroy it, in the background, with bounded tries.
 	ActionDestroy
 	// ActionQuarantine: publish the quarantine record until it is acknowledged.
@@ -95,6 +115,8 @@ const (
 	ActionGiveBack
 	// ActionTakeBack: it holds capacity after all.
 	ActionTakeBack
+	// ActionClose: end its entry in the ledger with the proof.
+	ActionClose
 )
 
 // Transition is one arrow of the lease's life.
@@ -120,8 +142,12 @@ func Next(state LeaseState, event LeaseEvent) (Transition, error) {
 		to, actions = fromCreating(event)
 	case LeaseAbandoned:
 		to, actions = fromAbandoned(event)
+	case LeaseConfirming:
+		to, actions = fromConfirming(event)
 	case LeaseIdle:
 		to, actions = fromIdle(event)
+	case LeaseReserved:
+		to, actions = fromReserved(event)
 	case LeaseInUse:
 		to, actions = fromInUse(event)
 	case LeaseResetting:
@@ -144,16 +170,16 @@ func Next(state LeaseState, event LeaseEvent) (Transition, error) {
 func fromCreating(event LeaseEvent) (LeaseState, []LeaseAction) {
 	switch event {
 	case EventCreated:
-		return move(LeaseIdle)
+		return move(LeaseConfirming, ActionConfirm)
 	case EventCreateRefused:
-		return move(LeaseGone, ActionGiveBack)
+		return move(LeaseGone, ActionGiveBack, ActionClose)
 	case EventCreateAmbiguous:
 		return move(LeaseDestroying, ActionDestroy)
-	case EventCreateAbandoned:
+	case EventCreateAbandoned, EventDisowned:
 		return move(LeaseAbandoned)
-	case EventCreateUnanswered, EventAcquired, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart,
-		EventOwnerGone, EventReset, EventResetFailed, EventLost, EventRetired, EventDestroyed, EventDestroyUnproven,
-		EventAcknowledged, EventReaped:
+	case EventCreateUnanswered, EventConfirmed, EventAcquired, EventMarked, EventUnmarked, EventUnconfirmed,
+		EventOvertaken, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventReset,
+		EventResetFailed, EventLost, EventRetired, EventDestroyed, EventDestroyUnproven, EventAcknowledged, EventReaped:
 	}
 	return impossible()
 }
@@ -165,10 +191,26 @@ func fromAbandoned(event LeaseEvent) (LeaseState, []LeaseAction) {
 		// one who asked for it has been told that there is none.
 		return move(LeaseDestroying, ActionDestroy)
 	case EventCreateRefused:
-		return move(LeaseGone, ActionGiveBack)
+		return move(LeaseGone, ActionGiveBack, ActionClose)
 	case EventCreateUnanswered:
 		return move(LeasePoisoned, ActionQuarantine)
-	case EventCreateAbandoned, EventAcquired, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart,
+	case EventDisowned:
+		return move(LeaseAbandoned)
+	case EventCreateAbandoned, EventConfirmed, EventAcquired, EventMarked, EventUnmarked, EventUnconfirmed,
+		EventOvertaken, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventReset,
+		EventResetFailed, EventLost, EventRetired, EventDestroyed, EventDestroyUnproven, EventAcknowledged, EventReaped:
+	}
+	return impossible()
+}
+
+func fromConfirming(event LeaseEvent) (LeaseState, []LeaseAction) {
+	switch event {
+	case EventConfirmed:
+		return move(LeaseIdle)
+	case EventUnconfirmed, EventOvertaken, EventDisowned:
+		return move(LeaseDestroying, ActionDestroy)
+	case EventCreated, EventCreateRefused, EventCreateAmbiguous, EventCreateAbandoned, EventCreateUnanswered,
+		EventAcquired, EventMarked, EventUnmarked, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart,
 		EventOwnerGone, EventReset, EventResetFailed, EventLost, EventRetired, EventDestroyed, EventDestroyUnproven,
 		EventAcknowledged, EventReaped:
 	}
@@ -178,12 +220,30 @@ func fromAbandoned(event LeaseEvent) (LeaseState, []LeaseAction) {
 func fromIdle(event LeaseEvent) (LeaseState, []LeaseAction) {
 	switch event {
 	case EventAcquired:
-		return move(LeaseInUse)
-	case EventLost, EventRetired:
+		return move(LeaseReserved)
+	case EventLost, EventRetired, EventDisowned:
 		return move(LeaseDestroying, ActionDestroy)
 	case EventCreated, EventCreateRefused, EventCreateAmbiguous, EventCreateAbandoned, EventCreateUnanswered,
-		EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventReset, EventResetFailed,
-		EventDestroyed, EventDestroyUnproven, EventAcknowledged, EventReaped:
+		EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed, EventOvertaken, EventReleased, EventUsedUp,
+		EventUnproven, EventAmbiguousStart, EventOwnerGone, EventReset, EventResetFailed, EventDestroyed,
+		EventDestroyUnproven, EventAcknowledged, EventReaped:
+	}
+	return impossible()
+}
+
+func fromReserved(event LeaseEvent) (LeaseState, []LeaseAction) {
+	switch event {
+	case EventMarked:
+		return move(LeaseInUse)
+	case EventUnmarked:
+		// Without a reset: nobody had it.
+		return move(LeaseIdle)
+	case EventUnconfirmed, EventOvertaken, EventDisowned:
+		return move(LeaseDestroying, ActionDestroy)
+	case EventCreated, EventCreateRefused, EventCreateAmbiguous, EventCreateAbandoned, EventCreateUnanswered,
+		EventConfirmed, EventAcquired, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone,
+		EventReset, EventResetFailed, EventLost, EventRetired, EventDestroyed, EventDestroyUnproven, EventAcknowledged,
+		EventReaped:
 	}
 	return impossible()
 }
@@ -196,12 +256,13 @@ func fromInUse(event LeaseEvent) (LeaseState, []LeaseAction) {
 		return move(LeaseDestroying, ActionDestroy)
 	case EventUnproven, EventAmbiguousStart, EventOwnerGone:
 		return move(LeasePoisoned, ActionQuarantine)
-	case EventLost:
-		// Its holder sees the loss too, and decides with what it knows of the job.
+	case EventLost, EventDisowned:
+		// Lost: its holder sees that too, and decides with what it knows of the job.
+		// Disowned: its owner sees to it that it is used up after this job.
 		return move(LeaseInUse)
 	case EventCreated, EventCreateRefused, EventCreateAmbiguous, EventCreateAbandoned, EventCreateUnanswered,
-		EventAcquired, EventReset, EventResetFailed, EventRetired, EventDestroyed, EventDestroyUnproven,
-		EventAcknowledged, EventReaped:
+		EventConfirmed, EventAcquired, EventMarked, EventUnmarked, EventUnconfirmed, EventOvertaken, EventReset,
+		EventResetFailed, EventRetired, EventDestroyed, EventDestroyUnproven, EventAcknowledged, EventReaped:
 	}
 	return impossible()
 }
@@ -212,12 +273,13 @@ func fromResetting(event LeaseEvent) (LeaseState, []LeaseAction) {
 		return move(LeaseIdle)
 	case EventResetFailed:
 		return move(LeasePoisoned, ActionQuarantine)
-	case EventLost:
+	case EventLost, EventDisowned:
 		// Nothing is in doubt: its job was proven gone before.
 		return move(LeaseDestroying, ActionDestroy)
 	case EventCreated, EventCreateRefused, EventCreateAmbiguous, EventCreateAbandoned, EventCreateUnanswered,
-		EventAcquired, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventRetired,
-		EventDestroyed, EventDestroyUnproven, EventAcknowledged, EventReaped:
+		EventConfirmed, EventAcquired, EventMarked, EventUnmarked, EventUnconfirmed, EventOvertaken, EventReleased,
+		EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventRetired, EventDestroyed,
+		EventDestroyUnproven, EventAcknowledged, EventReaped:
 	}
 	return impossible()
 }
@@ -225,17 +287,20 @@ func fromResetting(event LeaseEvent) (LeaseState, []LeaseAction) {
 func fromDestroying(event LeaseEvent) (LeaseState, []LeaseAction) {
 	switch event {
 	case EventDestroyed:
-		return move(LeaseGone, ActionGiveBack)
+		return move(LeaseGone, ActionGiveBack, ActionClose)
 	case EventDestroyUnproven:
 		return move(LeasePoisoned, ActionQuarantine)
-	case EventLost:
+	case EventLost, EventDisowned:
+		return move(LeaseDestroying)
+	case EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed, EventOvertaken, EventReset, EventResetFailed:
+		// Late answers, after it was disowned or the ledger did not answer in time.
 		return move(LeaseDestroying)
 	case EventReaped:
 		// Only after ActionTakeBack: the reaper's proof is older than what came back.
 		return move(LeaseDestroying)
 	case EventCreated, EventCreateRefused, EventCreateAmbiguous, EventCreateAbandoned, EventCreateUnanswered,
-		EventAcquired, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventReset,
-		EventResetFailed, EventRetired, EventAcknowledged:
+		EventAcquired, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventRetired,
+		EventAcknowledged:
 	}
 	return impossible()
 }
@@ -244,13 +309,17 @@ func fromPoisoned(event LeaseEvent) (LeaseState, []LeaseAction) {
 	switch event {
 	case EventAcknowledged:
 		return move(LeaseQuarantined, ActionSettle)
-	case EventDestroyed, EventReaped:
+	case EventDestroyed:
+		return move(LeaseGone, ActionSettle, ActionGiveBack, ActionClose)
+	case EventReaped:
+		// The reaper ends the entry in the ledger together with its own record.
 		return move(LeaseGone, ActionSettle, ActionGiveBack)
 	case EventCreated:
 		// What was in doubt is there for sure; the reaper may not know its handle.
 		return move(LeasePoisoned, ActionDestroy)
-	case EventCreateRefused, EventCreateAmbiguous, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart,
-		EventReset, EventResetFailed, EventLost, EventDestroyUnproven:
+	case EventCreateRefused, EventCreateAmbiguous, EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed,
+		EventOvertaken, EventDisowned, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventReset,
+		EventResetFailed, EventLost, EventDestroyUnproven:
 		// Late answers: doubt stays doubt until somebody proves that it is gone.
 		return move(LeasePoisoned)
 	case EventCreateAbandoned, EventCreateUnanswered, EventAcquired, EventOwnerGone, EventRetired:
@@ -261,11 +330,13 @@ func fromPoisoned(event LeaseEvent) (LeaseState, []LeaseAction) {
 func fromQuarantined(event LeaseEvent) (LeaseState, []LeaseAction) {
 	switch event {
 	case EventDestroyed, EventReaped:
+		// The entry in the ledger is the reaper's, in both cases.
 		return move(LeaseGone, ActionGiveBack)
 	case EventCreated:
 		return move(LeaseQuarantined, ActionDestroy)
-	case EventCreateRefused, EventCreateAmbiguous, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart,
-		EventReset, EventResetFailed, EventLost, EventDestroyUnproven:
+	case EventCreateRefused, EventCreateAmbiguous, EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed,
+		EventOvertaken, EventDisowned, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventReset,
+		EventResetFailed, EventLost, EventDestroyUnproven:
 		return move(LeaseQuarantined)
 	case EventCreateAbandoned, EventCreateUnanswered, EventAcquired, EventOwnerGone, EventRetired, EventAcknowledged:
 	}
@@ -278,8 +349,9 @@ func fromGone(event LeaseEvent) (LeaseState, []LeaseAction) {
 		// The reaper proved it gone while the create call was still out, and the
 		// call made it afterwards.
 		return move(LeaseDestroying, ActionTakeBack, ActionDestroy)
-	case EventCreateRefused, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventReset,
-		EventResetFailed, EventLost, EventDestroyed, EventDestroyUnproven, EventAcknowledged, EventReaped:
+	case EventCreateRefused, EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed, EventOvertaken,
+		EventDisowned, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventReset, EventResetFailed,
+		EventLost, EventDestroyed, EventDestroyUnproven, EventAcknowledged, EventReaped:
 		// Late or repeated: proof stands.
 		return move(LeaseGone)
 	case EventCreateAbandoned, EventCreateUnanswered, EventAcquired, EventOwnerGone, EventRetired:
@@ -298,7 +370,7 @@ func LeaseStates() []LeaseState { return enum(LeaseCreating, LeaseGone) }
 func LeaseEvents() []LeaseEvent { return enum(EventCreated, EventReaped) }
 
 // LeaseActions are all actions.
-func LeaseActions() []LeaseAction { return enum(ActionReset, ActionTakeBack) }
+func LeaseActions() []LeaseAction { return enum(ActionConfirm, ActionClose) }
 
 func enum[T ~int](first, last T) []T {
 	var all []T
@@ -354,8 +426,12 @@ func (s LeaseState) String() string {
 		return "creating"
 	case LeaseAbandoned:
 		return "abandoned"
+	case LeaseConfirming:
+		return "confirming"
 	case LeaseIdle:
 		return "idle"
+	case LeaseReserved:
+		return "reserved"
 	case LeaseInUse:
 		return "in_use"
 	case LeaseResetting:
@@ -384,8 +460,20 @@ func (e LeaseEvent) String() string {
 		return "create_abandoned"
 	case EventCreateUnanswered:
 		return "create_unanswered"
+	case EventConfirmed:
+		return "confirmed"
 	case EventAcquired:
 		return "acquired"
+	case EventMarked:
+		return "marked"
+	case EventUnmarked:
+		return "unmarked"
+	case EventUnconfirmed:
+		return "unconfirmed"
+	case EventOvertaken:
+		return "overtaken"
+	case EventDisowned:
+		return "disowned"
 	case EventReleased:
 		return "released"
 	case EventUsedUp:
@@ -418,6 +506,8 @@ func (e LeaseEvent) String() string {
 
 func (a LeaseAction) String() string {
 	switch a {
+	case ActionConfirm:
+		return "confirm"
 	case ActionReset:
 		return "reset"
 	case ActionDestroy:
@@ -430,6 +520,8 @@ func (a LeaseAction) String() string {
 		return "give_back"
 	case ActionTakeBack:
 		return "take_back"
+	case ActionClose:
+		return "close"
 	}
 	return fmt.Sprintf("LeaseAction(%d)", int(a))
 }

@@ -17,12 +17,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // lifeOfALease has one line for every pair of state and event: where it leads
 // and what is to be done. A dash is an event that cannot happen there.
 const lifeOfALease = `
-creating    created           idle
-creating    create_refused    gone give_back
+creating    created           confirming confirm
+creating    create_refused    gone give_back close
 creating    create_ambiguous  destroying destroy
 creating    create_abandoned  abandoned
 creating    create_unanswered -
+creating    confirmed         -
 creating    acquired          -
+creating    marked            -
+creating    unmarked          -
+creating    unconfirmed       -
+creating    overtaken         -
+creating    disowned          abandoned
 creating    released          -
 creating    used_up           -
 creating    unproven          -
@@ -38,11 +44,17 @@ creating    acknowledged      -
 creating    reaped            -
 
 abandoned   created           destroying destroy
-abandoned   create_refused    gone give_back
+abandoned   create_refused    gone give_back close
 abandoned   create_ambiguous  destroying destroy
 abandoned   create_abandoned  -
 abandoned   create_unanswered poisoned quarantine
+abandoned   confirmed         -
 abandoned   acquired          -
+abandoned   marked            -
+abandoned   unmarked          -
+abandoned   unconfirmed       -
+abandoned   overtaken         -
+abandoned   disowned          abandoned
 abandoned   released          -
 abandoned   used_up           -
 abandoned   unproven          -
@@ -57,12 +69,44 @@ abandoned   destroy_unproven  -
 abandoned   acknowledged      -
 abandoned   reaped            -
 
+confirming  created           -
+confirming  create_refused    -
+confirming  create_ambiguous  -
+confirming  create_abandoned  -
+confirming  create_unanswered -
+confirming  confirmed         idle
+confirming  acquired          -
+confirming  marked            -
+confirming  unmarked          -
+confirming  unconfirmed       destroying destroy
+confirming  overtaken         destroying destroy
+confirming  disowned          destroying destroy
+confirming  released          -
+confirming  used_up           -
+confirming  unproven          -
+confirming  ambiguous_start   -
+confirming  owner_gone        -
+confirming  reset             -
+confirming  reset_failed      -
+confirming  lost              -
+confirming  retired           -
+confirming  destroyed         -
+confirming  destroy_unproven  -
+confirming  acknowledged      -
+confirming  reaped            -
+
 idle        created           -
 idle        create_refused    -
 idle        create_ambiguous  -
 idle        create_abandoned  -
 idle        create_unanswered -
-idle        acquired          in_use
+idle        confirmed         -
+idle        acquired          reserved
+idle        marked            -
+idle        unmarked          -
+idle        unconfirmed       -
+idle        overtaken         -
+idle        disowned          destroying destroy
 idle        released          -
 idle        used_up           -
 idle        unproven          -
@@ -77,12 +121,44 @@ idle        destroy_unproven  -
 idle        acknowledged      -
 idle        reaped            -
 
+reserved    created           -
+reserved    create_refused    -
+reserved    create_ambiguous  -
+reserved    create_abandoned  -
+reserved    create_unanswered -
+reserved    confirmed         -
+reserved    acquired          -
+reserved    marked            in_use
+reserved    unmarked          idle
+reserved    unconfirmed       destroying destroy
+reserved    overtaken         destroying destroy
+reserved    disowned          destroying destroy
+reserved    released          -
+reserved    used_up           -
+reserved    unproven          -
+reserved    ambiguous_start   -
+reserved    owner_gone        -
+reserved    reset             -
+reserved    reset_failed      -
+reserved    lost              -
+reserved    retired           -
+reserved    destroyed         -
+reserved    destroy_unproven  -
+reserved    acknowledged      -
+reserved    reaped            -
+
 in_use      created           -
 in_use      create_refused    -
 in_use      create_ambiguous  -
 in_use      create_abandoned  -
 in_use      create_unanswered -
+in_use      confirmed         -
 in_use      acquired          -
+in_use      marked            -
+in_use      unmarked          -
+in_use      unconfirmed       -
+in_use      overtaken         -
+in_use      disowned          in_use
 in_use      released          resetting reset
 in_use      used_up           destroying destroy
 in_use      unproven          poisoned quarantine
@@ -102,7 +178,13 @@ resetting   create_refused    -
 resetting   create_ambiguous  -
 resetting   create_abandoned  -
 resetting   create_unanswered -
+resetting   confirmed         -
 resetting   acquired          -
+resetting   marked            -
+resetting   unmarked          -
+resetting   unconfirmed       -
+resetting   overtaken         -
+resetting   disowned          destroying destroy
 resetting   released          -
 resetting   used_up           -
 resetting   unproven          -
@@ -122,17 +204,23 @@ destroying  create_refused    -
 destroying  create_ambiguous  -
 destroying  create_abandoned  -
 destroying  create_unanswered -
+destroying  confirmed         destroying
 destroying  acquired          -
+destroying  marked            destroying
+destroying  unmarked          destroying
+destroying  unconfirmed       destroying
+destroying  overtaken         destroying
+destroying  disowned          destroying
 destroying  released          -
 destroying  used_up           -
 destroying  unproven          -
 destroying  ambiguous_start   -
 destroying  owner_gone        -
-destroying  reset             -
-destroying  reset_failed      -
+destroying  reset             destroying
+destroying  reset_failed      destroying
 destroying  lost              destroying
 destroying  retired           -
-destroying  destroyed         gone give_back
+destroying  destroyed         gone give_back close
 destroying  destroy_unproven  poisoned quarantine
 destroying  acknowledged      -
 destroying  reaped            destroying
@@ -142,7 +230,13 @@ poisoned    create_refused    poisoned
 poisoned    create_ambiguous  poisoned
 poisoned    create_abandoned  -
 poisoned    create_unanswered -
+poisoned    confirmed         poisoned
 poisoned    acquired          -
+poisoned    marked            poisoned
+poisoned    unmarked          poisoned
+poisoned    unconfirmed       poisoned
+poisoned    overtaken         poisoned
+poisoned    disowned          poisoned
 poisoned    released          poisoned
 poisoned    used_up           poisoned
 poisoned    unproven          poisoned
@@ -152,7 +246,7 @@ poisoned    reset             poisoned
 poisoned    reset_failed      poisoned
 poisoned    lost              poisoned
 poisoned    retired           -
-poisoned    destroyed         gone settle give_back
+poisoned    destroyed         gone settle give_back close
 poisoned    destroy_unproven  poisoned
 poisoned    acknowledged      quarantined settle
 poisoned    reaped            gone settle give_back
@@ -162,7 +256,13 @@ quarantined create_refused    quarantined
 quarantined create_ambiguous  quarantined
 quarantined create_abandoned  -
 quarantined create_unanswered -
+quarantined confirmed         quarantined
 quarantined acquired          -
+quarantined marked            quarantined
+quarantined unmarked          quarantined
+quarantined unconfirmed       quarantined
+quarantined overtaken         quarantined
+quarantined disowned          quarantined
 quarantined released          quarantined
 quarantined used_up           quarantined
 quarantined unproven          quarantined
@@ -182,7 +282,13 @@ gone        create_refused    gone
 gone        create_ambiguous  destroying take_back destroy
 gone        create_abandoned  -
 gone        create_unanswered -
+gone        confirmed         gone
 gone        acquired          -
+gone        marked            gone
+gone        unmarked          gone
+gone        unconfirmed       gone
+gone        overtaken         gone
+gone        disowned          gone
 gone        released          gone
 gone        used_up           gone
 gone        unproven          gone
@@ -249,7 +355,9 @@ func TestNoWayLeadsFromDoubtToUse(t *testing.T) {
 			}
 		}
 	}
-	for _, usable := range []sandbox.LeaseState{sandbox.LeaseIdle, sandbox.LeaseInUse, sandbox.LeaseResetting} {
+	for _, usable := range []sandbox.LeaseState{
+		sandbox.LeaseConfirming, sandbox.LeaseIdle, sandbox.LeaseReserved, sandbox.LeaseInUse, sandbox.LeaseResetting,
+	} {
 		require.False(t, reached[usable], usable)
 	}
 }
@@ -291,28 +399,33 @@ func TestEveryNameIsThereOnce(t *testing.T) {
 		require.NotContains(t, action.String(), "(")
 		names["action "+action.String()] = true
 	}
-	require.Len(t, names, 9+19+6)
+	require.Len(t, names, 11+25+8)
 }
 
 func TestDiagram(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, `stateDiagram-v2
     [*] --> creating
-    creating --> idle: created
+    creating --> confirming: created
     creating --> gone: create_refused
     creating --> destroying: create_ambiguous
-    creating --> abandoned: create_abandoned
+    creating --> abandoned: create_abandoned, disowned
     abandoned --> destroying: created, create_ambiguous
     abandoned --> gone: create_refused
     abandoned --> poisoned: create_unanswered
-    idle --> in_use: acquired
-    idle --> destroying: lost, retired
+    confirming --> idle: confirmed
+    confirming --> destroying: unconfirmed, overtaken, disowned
+    idle --> reserved: acquired
+    idle --> destroying: disowned, lost, retired
+    reserved --> in_use: marked
+    reserved --> idle: unmarked
+    reserved --> destroying: unconfirmed, overtaken, disowned
     in_use --> resetting: released
     in_use --> destroying: used_up
     in_use --> poisoned: unproven, ambiguous_start, owner_gone
+    resetting --> destroying: disowned, lost
     resetting --> idle: reset
     resetting --> poisoned: reset_failed
-    resetting --> destroying: lost
     destroying --> gone: destroyed
     destroying --> poisoned: destroy_unproven
     poisoned --> gone: destroyed, reaped
