@@ -44,12 +44,24 @@ type Keeper struct {
 
 // entry is one lease's entry as this worker wrote it last.
 type entry struct {
-	// one writes at a time; it is held over the write.
-	one sync.Mutex
+	// turn has room for the one who writes. It is no mutex, because it is held over
+	// the write: who waits for it gives up with its context.
+	turn chan struct{}
 	bus.StoredLease
 	// end is the terminal record, kept so that a repeated write has the same bytes.
 	end *wire.LeaseRecord
 }
+
+func (e *entry) take(ctx context.Context) error {
+	select {
+	case e.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for another write of the entry: %w", context.Cause(ctx))
+	}
+}
+
+func (e *entry) give() { <-e.turn }
 
 // New makes a keeper. All mistakes in cfg are reported at once.
 func New(books Books, log zerolog.Logger, cfg Config) (*Keeper, error) {
@@ -74,7 +86,7 @@ func (k *Keeper) Intend(ctx context.Context, h sandbox.Handle, profile string) e
 	// After an error it may stand there all the same, with no sequence that we know.
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.entries[h.Lease] = &entry{StoredLease: bus.StoredLease{Record: rec, Seq: seq}}
+	k.entries[h.Lease] = &entry{turn: make(chan struct{}, 1), StoredLease: bus.StoredLease{Record: rec, Seq: seq}}
 	return err
 }
 
@@ -103,8 +115,10 @@ func (k *Keeper) change(ctx context.Context, lease string, set func(*wire.LeaseR
 	if err != nil {
 		return err
 	}
-	e.one.Lock()
-	defer e.one.Unlock()
+	if err := e.take(ctx); err != nil {
+		return err
+	}
+	defer e.give()
 	if e.Record.Epoch != token || e.end != nil {
 		return fmt.Errorf("lease %s is of an earlier epoch: %w", lease, leasepool.ErrOvertaken)
 	}
@@ -163,8 +177,10 @@ func (k *Keeper) Destroyed(ctx context.Context, lease string, proof sandbox.Proo
 	if e == nil {
 		return nil // never written, or ended before
 	}
-	e.one.Lock()
-	defer e.one.Unlock()
+	if err := e.take(ctx); err != nil {
+		return err
+	}
+	defer e.give()
 	_, err := k.decide(ctx, e, func() error { return k.end(ctx, e, proof) })
 	if err == nil {
 		k.forget(lease)
@@ -206,8 +222,10 @@ func (k *Keeper) Quarantine(ctx context.Context, lease string, q wire.Quarantine
 	if e == nil {
 		return false, nil
 	}
-	e.one.Lock()
-	defer e.one.Unlock()
+	if err := e.take(ctx); err != nil {
+		return false, err
+	}
+	defer e.give()
 	state, err := k.decide(ctx, e, func() error { return k.books.Quarantine(ctx, e.StoredLease, q) })
 	if err != nil {
 		return false, err
