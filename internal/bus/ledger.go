@@ -205,10 +205,7 @@ func (l *Ledger) planQuarantine(ctx context.Context, expect uint64, q wire.Quara
 		return nil, fmt.Errorf("lease %s: %w (no entry, expected sequence %d)", q.Lease, ErrConflict, expect)
 	}
 	if found.Seq != expect && found.Record.State != wire.LeaseQuarantined {
-		if found.Record.State == wire.LeaseDestroyed && record != nil && resolved(record.Record, q) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("lease %s: %w (%s, sequence %d, expected %d)", q.Lease, ErrConflict, found.Record.State, found.Seq, expect)
+		return nil, l.moved(ctx, found, expect, q)
 	}
 	var writes []write
 	if found.Record.State != wire.LeaseQuarantined {
@@ -240,6 +237,18 @@ func (l *Ledger) look(ctx context.Context, q wire.Quarantine) (*StoredLease, err
 		return nil, err
 	}
 	return l.storedLease(m)
+}
+
+// moved judges an entry that is neither as it was read nor in quarantine: what q
+// tells may have stood, and have ended since.
+func (l *Ledger) moved(ctx context.Context, found *StoredLease, expect uint64, q wire.Quarantine) error {
+	if found.Record.State == wire.LeaseDestroyed {
+		record, err := l.bus.Quarantines().look(ctx, q)
+		if err != nil || record != nil && resolved(record.Record, q) {
+			return err
+		}
+	}
+	return fmt.Errorf("lease %s: %w (%s, sequence %d, expected %d)", q.Lease, ErrConflict, found.Record.State, found.Seq, expect)
 }
 
 // resolved says whether rec is the end of what q began.

@@ -634,6 +634,31 @@ func TestLedgerOvertakenInABatch(t *testing.T) {
 	require.Equal(t, wire.LeaseQuarantined, direct.entry("put").Record.State)
 }
 
+// TestLedgerQuarantineAgainstItsEnd: between the two reads of a repeated call the
+// reaper ends the lease. The record is not opened again.
+func TestLedgerQuarantineAgainstItsEnd(t *testing.T) {
+	t.Parallel()
+	direct, far, p := throughProxy(t)
+	for _, mine := range []bool{true, false} {
+		lease := fmt.Sprint("mine-", mine)
+		entry := direct.begin(lease, wire.LeaseReady)
+		q := doubted(entry.Record)
+		require.NoError(t, direct.Quarantine(deadline(t), entry, q))
+		stored := direct.record(lease)
+		p.before("exec.lease.remote."+lease, func() bool {
+			return direct.Resolve(deadline(t), destroyed(stored.Record), stored.Seq) == nil
+		})
+		if mine {
+			require.NoError(t, far.Quarantine(deadline(t), entry, q), "it stood, and has ended")
+		} else {
+			q.FirstSeen = q.FirstSeen.Add(time.Second)
+			require.ErrorIs(t, far.Quarantine(deadline(t), entry, q), bus.ErrConflict)
+		}
+		require.Equal(t, wire.Gone, direct.record(lease).Record.State)
+		require.Equal(t, wire.LeaseDestroyed, direct.entry(lease).Record.State)
+	}
+}
+
 func TestLedgerUnknownWhenNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	direct, far, p := throughProxy(t)
