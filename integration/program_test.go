@@ -5,7 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,6 +78,16 @@ func TestOutputArrivesByteForByte(t *testing.T) {
 		f := s.on(t).run("bytewise", "perl", "-e", `$| = 1; print "x" for 1..20000`).exited(0)
 		require.Equal(t, strings.Repeat("x", 20_000), string(f.stdout))
 		require.Less(t, len(f.events), 2000)
+	})
+	t.Run("one line of many megabytes", func(t *testing.T) {
+		t.Parallel()
+		size := soak(20_000_000, 200_000_000)
+		r := shell(fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; printf END", size))
+		r.Limits.OutputBytes = new(int64(256 << 20))
+		f := s.on(t).submit("line", r).wait().exited(0)
+		require.Len(t, f.stdout, size+3)
+		require.True(t, bytes.HasSuffix(f.stdout, []byte("xEND")))
+		require.Equal(t, size, bytes.Count(f.stdout, []byte("x")))
 	})
 	t.Run("input of which a part is read", func(t *testing.T) {
 		t.Parallel()
@@ -228,6 +241,10 @@ func TestEveryEndIsNamed(t *testing.T) {
 		{name: "exits-255", request: shell("exit 255"), outcome: wire.Exited, code: 255},
 		{name: "exits-256", request: shell("perl -e 'exit 256'"), outcome: wire.Exited},
 		{name: "aborts", request: shell("kill -ABRT $$"), outcome: wire.Signaled, code: -1, signal: 6},
+		{name: "crashes", request: shell("kill -SEGV $$"), outcome: wire.Signaled, code: -1, signal: 11},
+		{name: "has-no-reader", request: shell("kill -PIPE $$"), outcome: wire.Signaled, code: -1, signal: 13},
+		{name: "real-time-signal", request: shell("kill -40 $$"), outcome: wire.Signaled, code: -1, signal: 40},
+		{name: "burns-until-its-limit", request: limited(800, 300, "sh", "-c", "trap '' TERM; while :; do :; done"), outcome: wire.TimedOut, code: -1, signal: 9},
 		{name: "kills-its-group", request: shell("kill -9 0"), outcome: wire.Signaled, code: -1, signal: 9},
 		{name: "one-millisecond", request: limited(1, 100, "sleep", "2"), outcome: wire.TimedOut, code: -1, signal: 15},
 		{name: "grandchild-holds-stderr", request: shell("echo hi; sleep 3600 >/dev/null & exit 0"), outcome: wire.Exited, stdout: "hi\n"},
@@ -281,6 +298,7 @@ func TestEveryEndIsNamed(t *testing.T) {
 		require.Equal(t, wire.OOM, f.proven().result.Outcome, "%s", f.raw)
 		require.Equal(t, "before\npartial", string(f.stdout))
 		require.Positive(t, *f.result.Usage.OOMKills)
+		require.Equal(t, 9, f.result.Signal.Number, "%s", f.raw)
 	})
 	t.Run("more output than allowed", func(t *testing.T) {
 		t.Parallel()
@@ -478,8 +496,203 @@ func TestJobsLeaveNothingInTheWorker(t *testing.T) {
 	}
 	files, routines := spare(), w.metric(t, "go_goroutines")-w.metric(t, "sallyport_leases")
 	round(20, soak(60, 5000))
+	// Of control groups, only those of leases that are there.
+	require.Eventually(t, func() bool {
+		named := map[string]bool{}
+		for _, instance := range s.instances() {
+			for _, group := range groupsOf(t, instance) {
+				named[filepath.Base(group)] = true
+			}
+		}
+		return float64(len(named)) <= w.metric(t, "sallyport_leases")
+	}, patience, 50*time.Millisecond)
 	require.Eventually(t, func() bool {
 		return spare() < files+10 && w.metric(t, "go_goroutines")-w.metric(t, "sallyport_leases") < routines+10
 	}, 10*time.Second, 50*time.Millisecond, "descriptors beside leases were %v and are %v, goroutines %v and %v",
 		files, spare(), routines, w.metric(t, "go_goroutines"))
+}
+
+// The environment of a job is what is written down, whatever the worker's own is.
+func TestEnvironmentIsWrittenDown(t *testing.T) {
+	t.Setenv("NATS_PASSWORD", "zzz")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "zzz")
+	t.Setenv("LD_PRELOAD_X", "zzz")
+	s := newStack(t).apply()
+	s.worker("w1", "--slots", "2") // with a canary, too
+	const base = "HOME=/workspace\nLANG=C.UTF-8\nLOGNAME=job\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nTMPDIR=/tmp\nUSER=job\n"
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"absent": {nil, base},
+		"empty":  {map[string]string{}, base},
+		"one":    {map[string]string{"A": "1"}, "A=1\n" + base},
+	} {
+		f := s.submit("env-"+name, wire.Request{Argv: []string{"sh", "-c", "env -u PWD -u OLDPWD -u _ -u SHLVL | sort; tr '\\0' '\\n' </proc/1/environ"}, Env: c.env}).wait()
+		require.Equal(t, c.want, string(f.stdout), name)
+		require.NotContains(t, string(f.stderr), "zzz")
+	}
+}
+
+// What a worker was started with by its service manager, or by hand, is not what its
+// jobs run with.
+func TestSettingsOfTheWorkerStayOutside(t *testing.T) {
+	t.Parallel()
+	s := newStack(t).apply()
+	// Signals ignored by nohup and blocked, a closed umask, many files, no random
+	// addresses, less killed for memory where that is allowed, a descriptor left open.
+	wrapper := []string{"/bin/sh", "-c", `umask 077; ulimit -Sn 5000; ulimit -Sc unlimited 2>/dev/null; echo -900 2>/dev/null >/proc/self/oom_score_adj
+		exec 7</etc/passwd; trap '' HUP USR1 USR2 PIPE CHLD
+		exec nohup setarch -R perl -MPOSIX -e 'sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGINT, SIGTERM, SIGUSR1, SIGCHLD, 34)); exec @ARGV or die' "$@"`, "sh"}
+	s.workerThrough(nil, wrapper, "--require", "namespaces", "--slots", "2")
+	f := s.run("look", "sh", "-c", `grep -E '^Sig(Blk|Ign)|^NoNewPrivs' /proc/self/status | tr -d '\t'; umask; ulimit -n; ulimit -c
+		cat /proc/self/oom_score_adj /proc/self/personality; ls /proc/self/fd | tr '\n' ' '; yes | head -1`).exited(0)
+	// Descriptor 3 is the one by which ls reads the directory.
+	require.Equal(t, "SigBlk:0000000000000000\nSigIgn:0000000000000000\nNoNewPrivs:1\n0022\n1024\n0\n1000\n00000000\n0 1 2 3 y\n",
+		string(f.stdout), "%s", f.stderr)
+}
+
+// Nothing of the network is reachable from a job: not the server that it came from, not
+// the worker's own port, not this host, and no name. All of it fails at once.
+func TestJobsReachNoNetwork(t *testing.T) {
+	t.Parallel()
+	s := newStack(t).apply()
+	w := s.worker("w1", "--slots", "2")
+	_, broker, err := net.SplitHostPort(strings.TrimPrefix(s.url, "nats://"))
+	require.NoError(t, err)
+	_, health, err := net.SplitHostPort(w.http)
+	require.NoError(t, err)
+	targets := []string{"169.254.169.254 80", "8.8.8.8 53", "::1 " + broker}
+	for _, host := range []string{"127.0.0.1", "0.0.0.0"} {
+		targets = append(targets, host+" "+broker, host+" "+health)
+	}
+	addrs, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil {
+			targets = append(targets, ip.IP.String()+" "+broker, ip.IP.String()+" "+health)
+		}
+	}
+	script := `use Socket qw(:all); $SIG{ALRM} = sub { print "hangs\n"; exit 1 }; alarm 10;
+		while (<STDIN>) { my ($host, $port) = split; my $six = $host =~ /:/;
+			for my $type (SOCK_STREAM, SOCK_DGRAM) { socket(my $s, $six ? AF_INET6 : AF_INET, $type, 0) or next;
+				my $to = $six ? pack_sockaddr_in6($port, inet_pton(AF_INET6, $host)) : pack_sockaddr_in($port, inet_aton($host));
+				print "reached $host $port\n" if connect($s, $to) && ($type == SOCK_STREAM || defined send($s, "x", 0)) } }
+		print "resolved\n" if gethostbyname("example.com") || gethostbyname("nats.demo.internal");
+		print "own name ", inet_ntoa(scalar gethostbyname("localhost")), "\n"`
+	f := s.submit("reach", wire.Request{Argv: []string{"perl", "-e", script}, Stdin: new(strings.Join(targets, "\n"))}).wait().exited(0)
+	require.Equal(t, "own name 127.0.0.1\n", string(f.stdout), "%s", f.stderr)
+}
+
+// Whatever fails before a program's first instruction is no exit code of the program's.
+func TestWhatDoesNotStartIsNoExit(t *testing.T) {
+	t.Parallel()
+	s := newStack(t).apply()
+	s.worker("w1", "--slots", "4")
+	script := func(text string) wire.File { return wire.File{Path: "job", Text: &text, Mode: "0755"} }
+	for _, c := range []struct {
+		name    string
+		request wire.Request
+		reason  wire.Reason
+		code    int // 0 for none
+		says    string
+	}{
+		{"no interpreter", wire.Request{Argv: []string{"./job"}, Files: []wire.File{script("#!/no/such/interpreter\n")}}, wire.ReasonBadInterpreter, 126, "job"},
+		{"no first line", wire.Request{Argv: []string{"./job"}, Files: []wire.File{script("touch pwn\n")}}, wire.ReasonBadFormat, 126, "job"},
+		{"another processor", wire.Request{Argv: []string{"./job"}, Files: []wire.File{script("\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\x14\x00" + strings.Repeat("\x00", 100))}}, wire.ReasonBadFormat, 126, "job"},
+		{"no directory", wire.Request{Argv: []string{"true"}, Cwd: "/no/such"}, wire.ReasonBadCwd, 0, "/no/such"},
+		{"a link out", wire.Request{Argv: []string{"true"}, Cwd: "/proc/1/root"}, wire.ReasonBadCwd, 0, "/proc/1/root"},
+		{"a file", wire.Request{Argv: []string{"true"}, Cwd: "job", Files: []wire.File{script("")}}, wire.ReasonBadCwd, 0, "/workspace/job"},
+	} {
+		c.request.Collect = []string{"pwn"}
+		f := s.submit(strings.ReplaceAll(c.name, " ", "-"), c.request).wait().proven()
+		require.Equal(t, []any{wire.NotStarted, c.reason, wire.StartNo, 1}, []any{f.result.Outcome, f.result.Reason, f.result.StartState, f.result.Attempt}, "%s: %s", c.name, f.raw)
+		require.Contains(t, f.result.Message, c.says)
+		require.Nil(t, f.result.Signal)
+		require.Empty(t, f.result.Files, "%s: %s", c.name, f.raw)
+		if c.code == 0 {
+			require.Nil(t, f.result.ExitCode)
+		} else {
+			require.Equal(t, c.code, *f.result.ExitCode)
+		}
+	}
+	s.run("one", "sh", "-c", "exit 1").exited(1)
+}
+
+// A worker that has no control groups runs no job without the limit that it asks for.
+func TestLimitThatCannotBeEnforced(t *testing.T) {
+	t.Parallel()
+	const user = 65534
+	s := newUserStack(t, workerConfig, user)
+	w := s.startUser(user, "w", "--slots", "2")
+	w.waitReady()
+	r := wire.Request{Argv: []string{"sh", "-c", "exit 1"}}
+	r.Limits.MemoryBytes = new(int64(64 << 20))
+	f := s.submit("limited", r).wait()
+	if f.result.Outcome == wire.Exited { // a host on which this user has control groups
+		t.Log("not tested: an ordinary user can limit memory here")
+		return
+	}
+	require.Equal(t, []any{wire.NotStarted, wire.ReasonUnenforceable, wire.StartNo}, []any{f.result.Outcome, f.result.Reason, f.result.StartState}, "%s", f.raw)
+	require.Nil(t, f.result.ExitCode)
+	require.Contains(t, f.result.Message, "memory_bytes")
+	s.run("unlimited", "sh", "-c", "exit 1").exited(1)
+	w.stop()
+}
+
+// A fork bomb meets its limit, ends with its job, and neither the jobs beside it nor the
+// next one in its sandbox notice.
+func TestForkBombBesideOthers(t *testing.T) {
+	t.Parallel()
+	s := newStack(t).apply()
+	s.worker("w1", "--slots", "3")
+	for i, bomb := range []string{":(){ :|:& };:", ":(){ :|:& };:; while :; do wait; done", "f(){ f & f; }; f"} {
+		r := limited(1500, 200, "bash", "-c", bomb)
+		r.Limits.Pids = new(int64(64))
+		f := s.submit(id("bomb-%d", i), r)
+		for n := range 10 {
+			s.run(id("beside-%d-%d", i, n), "sh", "-c", "echo ok; exit 4").exited(4)
+		}
+		f.wait().proven()
+		require.Contains(t, []wire.Outcome{wire.Exited, wire.TimedOut, wire.OOM, wire.Signaled}, f.result.Outcome, "%s", f.raw)
+		require.Equal(t, wire.Reusable, f.result.Lease.Disposition, "%s", f.raw)
+	}
+	for n := range 6 {
+		s.run(id("after-%d", n), "sh", "-c", "ls -d /proc/[0-9]* | wc -l").exited(0)
+	}
+}
+
+// A memory limit that holds no program is refused; above that a job ends by itself or
+// for want of memory, and its sandbox survives.
+func TestLittleMemory(t *testing.T) {
+	t.Parallel()
+	s := newStack(t).apply()
+	w := s.worker("w1", "--slots", "4")
+	n := soak(3, 50)
+	var all []*followed
+	for i := range n {
+		for _, mib := range []int64{1, 4, 16} {
+			for name, argv := range map[string][]string{"true": {"true"}, "hog": {"perl", "-e", `$x = "x" x 400_000_000; print "all"`}} {
+				r := wire.Request{Argv: argv}
+				r.Limits.MemoryBytes = new(mib << 20)
+				f := s.submit(id("%s-%d-%d", name, mib, i), r)
+				all = append(all, f)
+				f.wait()
+				got := []any{f.result.Outcome, f.result.Reason}
+				switch {
+				case f.result.Reason == wire.ReasonUnenforceable:
+				case mib == 1:
+					require.Equal(t, []any{wire.InvalidJob, wire.ReasonField}, got, "%s", f.raw)
+				case name == "hog":
+					require.Equal(t, []any{wire.OOM, wire.Reason("")}, got, "%s", f.raw)
+					require.Empty(t, f.stdout)
+				default:
+					f.exited(0)
+				}
+			}
+		}
+	}
+	require.NotContains(t, w.log.String(), `"level":"error"`)
+	require.Equal(t, 0.0, w.metric(t, "sallyport_leases_quarantined_total"))
+	require.Len(t, all, 6*n)
 }

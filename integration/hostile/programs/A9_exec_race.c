@@ -11,7 +11,7 @@ static void *execA9(void *x) {
 int main(int c, char **v) {
 	if (c>1) return 0;
 	pthread_t t;
-	for (int i=0;i<6;i++) pthread_create(&t,0,forkA9,0);
 	for (int i=0;i<4;i++) pthread_create(&t,0,execA9,0);
+	for (int i=0;i<6;i++) pthread_create(&t,0,forkA9,0);
 	for (;;) pause();
 }

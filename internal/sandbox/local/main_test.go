@@ -11,6 +11,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(workerEnv); dir != "" {
 		asWorker(dir)
 	}
+	if dir := os.Getenv(recycleEnv); dir != "" {
+		asRecycler(dir)
+	}
 	if obstacle := os.Getenv(obstacleEnv); obstacle != "" {
 		asProbe(obstacle)
 	}

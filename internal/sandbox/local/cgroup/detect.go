@@ -228,7 +228,7 @@ func delegatedParent(fsys FS, own string, mounts []Mount) string {
 // The texts say what a person can do.
 const (
 	fixMount    = "mount the kernel's control groups: mount -t cgroup2 none /sys/fs/cgroup"
-	fixReadOnly = "in a container: run it with --privileged, or with /sys/fs/cgroup mounted read-write; else: mount -o remount,rw"
+	fixReadOnly = "in a container: run it with --privileged, or with --cgroupns=private and /sys/fs/cgroup mounted read-write; else: mount -o remount,rw"
 	fixRoot     = "run the worker as root"
 	fixScope    = "systemd-run --user --scope -p Delegate=yes -- COMMAND"
 	fixService  = "set Delegate=yes in the worker's systemd service"
