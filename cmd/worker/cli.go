@@ -67,7 +67,8 @@ type grammar struct {
 	Status statusCommand `cmd:"" group:"jobs" help:"Show where a job stands."`
 	Cancel cancelCommand `cmd:"" group:"jobs" help:"End a queued or running job."`
 
-	Quarantine quarantineCommand `cmd:"" group:"operate" help:"Look at the sandboxes that could not be proven empty."`
+	Quarantine quarantineCommand `cmd:"" group:"operate" help:"Look at the sandboxes that could not be proven empty, and decide about them."`
+	Leases     leasesCommand     `cmd:"" group:"operate" help:"List the sandboxes that the ledger and the workers have."`
 	Dead       deadCommand       `cmd:"" group:"operate" help:"Look at the job messages that could not be run."`
 	Workers    workersCommand    `cmd:"" group:"operate" help:"List the workers, with what they isolate and how busy they are."`
 	Streams    streamsCommand    `cmd:"" group:"operate" help:"Create, print or check the streams."`

@@ -38,73 +38,11 @@ func (s *session) bus(file string) (*bus.Bus, func(), error) {
 	}, nil
 }
 
-type quarantineCommand struct {
-	Ls   quarantineLs   `cmd:"" help:"List them, finished ones too while they are kept."`
-	Show quarantineShow `cmd:"" help:"Show all that is known of one."`
-}
-
-type quarantineLs struct {
-	natsFlags
-	jsonFlag
-}
-
-// Run lists the quarantine records.
-func (c *quarantineLs) Run(s *session) error {
-	b, done, err := s.bus(c.ConfigFile)
-	if err != nil {
-		return err
-	}
-	defer done()
-	list, err := b.Quarantines().List(s.ctx)
-	if c.JSON {
-		for _, q := range list {
-			err = errors.Join(err, s.json(quarantineDocument(q)))
-		}
-		return err
-	}
-	rows := [][]string{{"LEASE", "PROVIDER", "HOST", "STATE", "REASON", "SINCE", "JOB"}}
-	for _, q := range list {
-		r := q.Record
-		rows = append(rows, []string{r.Lease, r.Provider, r.Host, string(r.State), string(r.Reason), ago(r.FirstSeen), jobName(r)})
-	}
-	return errors.Join(s.table(rows, "nothing in quarantine"), err)
-}
-
-type quarantineShow struct {
-	natsFlags
-	Lease string `arg:"" help:"The lease's id."`
-}
-
-// Run prints one record as JSON.
-func (c *quarantineShow) Run(s *session) error {
-	b, done, err := s.bus(c.ConfigFile)
-	if err != nil {
-		return err
-	}
-	defer done()
-	list, err := b.Quarantines().List(s.ctx)
-	for _, q := range list {
-		if q.Record.Lease == c.Lease {
-			return s.indented(quarantineDocument(q))
-		}
-	}
-	return errors.Join(fmt.Errorf("no quarantine record of lease %s", c.Lease), err)
-}
-
 // stored is a record with the place where it stands.
 type stored struct {
 	Seq    uint64    `json:"seq"`
 	Time   time.Time `json:"time"`
 	Record any       `json:"record"`
-}
-
-func quarantineDocument(q bus.StoredQuarantine) stored { return stored{q.Seq, q.Time, q.Record} }
-
-func jobName(q wire.Quarantine) string {
-	if q.Job == "" {
-		return "-"
-	}
-	return q.Tenant + "." + q.Job
 }
 
 type deadCommand struct {

@@ -224,3 +224,13 @@ func (s settler) answer(ctx context.Context, word string) error {
 	}
 	return nil
 }
+
+// Find reads the records of a lease whose provider and host are not known: none or
+// one, as lease ids are never used twice. Errors as List's.
+func (q *Quarantines) Find(ctx context.Context, lease string) ([]StoredQuarantine, error) {
+	filter := q.bus.subjects.LeaseQuarantine(lease)
+	if filter == "" {
+		return nil, fmt.Errorf("quarantine of %q: not a valid token", lease)
+	}
+	return q.list(ctx, filter)
+}
