@@ -37,6 +37,8 @@ type Call struct {
 	Processed bool
 	// Created is the id of what the call really created, whatever was answered.
 	Created string
+
+	span *span
 }
 
 // Sandbox is one sandbox in the books.
@@ -69,7 +71,9 @@ func (s *Server) Calls(ops ...Op) []Call {
 	var found []Call
 	for _, c := range s.calls {
 		if len(ops) == 0 || slices.Contains(ops, c.Op) {
-			found = append(found, *c)
+			copied := *c
+			copied.WireBytes = c.span.bytes()
+			found = append(found, copied)
 		}
 	}
 	return found

@@ -348,9 +348,11 @@ func (m *hostMachine) open(path string, flags int, mode uint64) (*os.File, error
 	if m.ended || m.root < 0 {
 		return nil, errEnded
 	}
-	// Not to hang on a pipe without a reader.
+	if flags&unix.O_PATH == 0 {
+		flags |= unix.O_NONBLOCK // not to hang on a pipe without a reader
+	}
 	fd, err := unix.Openat2(m.root, path, &unix.OpenHow{
-		Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK), Mode: mode, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		Flags: uint64(flags | unix.O_CLOEXEC), Mode: mode, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}

@@ -178,7 +178,8 @@ func CutBody(n int) Action { return Action{kind: kindCutBody, n: int64(n)} }
 
 // CutWire resets the connection after n bytes of the answer as it is on the wire,
 // status line, header and chunk sizes included. Call.WireBytes says how many there
-// were in an earlier run. It needs a server that was started by Start.
+// were in an earlier run. If there are fewer, the connection is cut in a later answer.
+// It needs a server that was started by Start.
 func CutWire(n int64) Action { return Action{kind: kindCutWire, n: n} }
 
 // SlowBody sends the answer's body no faster than that.

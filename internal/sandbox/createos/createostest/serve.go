@@ -38,9 +38,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.running.Done()
-	call, fx := s.note(r)
 	sent := s.wire.of(r)
-	before := sent.bytes()
+	call, fx := s.note(r, sent.next())
 	a := &answerWriter{ResponseWriter: w, conn: sent, closing: s.closing, gone: r.Context().Done()}
 	body := &countingBody{ReadCloser: r.Body, sum: sha256.New(), keep: call.Op != PutFile}
 	r.Body = body
@@ -50,18 +49,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		defer s.mu.Unlock()
 		call.Ended = s.config.Now()
 		call.Status, call.AnswerBytes = a.status, a.sent
-		call.WireBytes = sent.bytes() - before
 		call.Body, call.BodyBytes, call.BodySHA256 = body.kept, body.n, hex.EncodeToString(body.sum.Sum(nil))
 		s.log.Debug().Str("op", string(call.Op)).Str("path", call.Path).Int("status", call.Status).Bool("scripted", call.Scripted).Msg("call")
 	}()
 	i := &inside{call: call, fx: fx, w: a}
 	r = r.WithContext(context.WithValue(r.Context(), insideKey{}, i))
 	s.act(a, r, i)
-	if i.fx.has(kindCutWire) {
-		// What net/http still holds back has to get to the wire before the limit is
-		// lifted. The connection is not used again.
-		a.flush()
-	}
 }
 
 // act lets the script have its way with a call.
@@ -72,7 +65,6 @@ func (s *Server) act(w *answerWriter, r *http.Request, i *inside) {
 	}
 	if c, ok := fx.find(kindCutWire); ok {
 		w.conn.limit(c.n)
-		w.Header().Set("Connection", "close")
 	}
 	if c, ok := fx.find(kindCutBody); ok {
 		w.cut = &c.n
@@ -149,14 +141,14 @@ func (s *Server) admitRate(r *http.Request) (time.Duration, bool) {
 }
 
 // note enters a call into the books and says what the script has for it.
-func (s *Server) note(r *http.Request) (*Call, effects) {
+func (s *Server) note(r *http.Request, on *span) (*Call, effects) {
 	header := r.Header.Clone()
 	for _, name := range []string{"X-Api-Key", "X-Auth-Token", "X-Access-Token"} {
 		header.Del(name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := &Call{Begun: s.config.Now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Header: header, Seq: 1}
+	c := &Call{Begun: s.config.Now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Header: header, Seq: 1, span: on}
 	c.Op, c.Sandbox, c.Process = classify(r.Method, r.URL.Path)
 	if n := len(s.calls); n > 0 {
 		c.Seq = s.calls[n-1].Seq + 1

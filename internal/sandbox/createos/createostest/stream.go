@@ -100,14 +100,15 @@ func (st *stream) run() {
 	heartbeat := time.NewTicker(st.server.config.Heartbeat)
 	defer heartbeat.Stop()
 	for {
+		if !st.moment() {
+			return
+		}
 		// Before the journal is read, so that nothing of before the exit is missed.
 		exited := st.process.hasExited()
 		frames, oldest, evicted, changed := j.after(me, st.cursor)
 		switch {
 		case evicted:
 			st.line(map[string]any{"type": "error", "error": "output_offset_expired", "oldest_available_seq": oldest})
-			return
-		case !st.moment():
 			return
 		case len(frames) > 0 && st.holdsLast(frames, exited):
 			st.early(frames)
@@ -197,7 +198,6 @@ func (st *stream) moment() bool {
 			continue // the others have their moment with a frame
 		}
 		st.fired[i] = true
-		// The journal may have to be read anew.
 	}
 	return true
 }

@@ -88,6 +88,42 @@ type conn struct {
 	// sent counts bytes; left is how many may follow, less than 0 any number. Both
 	// are guarded by wire.mu.
 	sent, left int64
+	// last is the part of the newest answer.
+	last *span
+}
+
+// span is an answer's part of what a connection sent. net/http sends the last of it
+// when the handler has returned.
+type span struct {
+	conn *conn
+	// end is less than 0 while the answer is the newest.
+	begin, end int64
+}
+
+// next begins the next answer's part, which ends the one before.
+func (c *conn) next() *span {
+	if c == nil {
+		return nil
+	}
+	c.wire.mu.Lock()
+	defer c.wire.mu.Unlock()
+	if c.last != nil {
+		c.last.end = c.sent
+	}
+	c.last = &span{conn: c, begin: c.sent, end: -1}
+	return c.last
+}
+
+func (s *span) bytes() int64 {
+	if s == nil {
+		return 0
+	}
+	s.conn.wire.mu.Lock()
+	defer s.conn.wire.mu.Unlock()
+	if s.end < 0 {
+		return s.conn.sent - s.begin
+	}
+	return s.end - s.begin
 }
 
 var errCut = errors.New("the connection was cut")
@@ -110,15 +146,6 @@ func (c *conn) limit(n int64) {
 	c.wire.mu.Lock()
 	defer c.wire.mu.Unlock()
 	c.left = n
-}
-
-func (c *conn) bytes() int64 {
-	if c == nil {
-		return 0
-	}
-	c.wire.mu.Lock()
-	defer c.wire.mu.Unlock()
-	return c.sent
 }
 
 // reset ends the connection with RST instead of FIN. What was sent on the loopback

@@ -1,0 +1,114 @@
+package createostest_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sallyport/sallyport/internal/sandbox/createos/createostest"
+)
+
+// state is a process's state letter (proc_pid_stat(5)).
+func state(t *testing.T, pid int) string {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(t, err)
+	return strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
+}
+
+// TestNothingIsLeft: whatever runs and whatever it did to its files, Close ends and
+// removes it. The end of setup checks.
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	host, err := createostest.NewHost(dir)
+	require.NoError(t, err)
+	c := setup(t, createostest.Config{Backend: host})
+	boxes := []string{c.sandbox(), c.sandbox(), c.sandbox()}
+	c.exec(boxes[0], "mkdir -p /w/a/b; touch /w/a/b/c; chmod 0 /w/a/b /w/a; mount -t tmpfs none /w; mkdir /w/d")
+	c.shell(boxes[1], "trap '' TERM; setsid sleep 600 & exec sleep 600")
+	p := c.shell(boxes[2], "echo ready; exec sleep 600")
+	require.Equal(t, "data", c.connect(p, 0).next().Type)
+	var pids []int
+	eventually(t, "all run", func() bool {
+		live := c.LiveProcesses()
+		pids = nil
+		for _, l := range live {
+			pids = append(pids, l.PID)
+		}
+		return len(live) == 3
+	})
+	left, err := c.Leftovers()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(left), 3+3, "three directories and three processes at least")
+	require.NoError(t, c.Close())
+	for _, pid := range pids {
+		require.ErrorIs(t, unix.Kill(pid, 0), unix.ESRCH)
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+// TestKilledTop: where the top of a tree was killed, nobody can say that the tree is
+// gone before the sandbox is.
+func TestKilledTop(t *testing.T) {
+	t.Parallel()
+	c := withProcesses(t, createostest.Config{})
+	box := c.sandbox()
+	p := c.shell(box, "setsid sleep 600 & echo ready; kill -9 $PPID; wait")
+	require.Equal(t, "data", c.connect(p, 0).next().Type)
+	require.Equal(t, http.StatusRequestTimeout, c.do("GET", p+"/wait?scope=tree&timeout_ms=300", nil).code)
+	require.Equal(t, false, c.do("GET", p, nil).ok()["tree_exited"])
+	require.NotEmpty(t, c.LiveProcesses())
+	c.do("DELETE", box, nil).ok()
+	eventually(t, "all is gone", func() bool { return len(c.LiveProcesses()) == 0 && !c.Sandboxes()[0].Live() })
+}
+
+// TestGuestsAreHardToEnd: a job's signals to pid 1 do nothing.
+func TestGuestsAreHardToEnd(t *testing.T) {
+	t.Parallel()
+	c := withProcesses(t, createostest.Config{})
+	box := c.sandbox()
+	require.Equal(t, "there\n", c.exec(box, "for s in HUP INT QUIT TERM USR1 USR2 PIPE KILL; do kill -$s 1; done; echo there")["stdout"])
+	require.Equal(t, "still\n", c.exec(box, "echo still")["stdout"])
+}
+
+// TestSandboxThatDies: a machine that is killed from outside takes its processes with
+// it, and the API knows that their trees are gone.
+func TestSandboxThatDies(t *testing.T) {
+	t.Parallel()
+	c := withProcesses(t, createostest.Config{})
+	box := c.sandbox()
+	p := c.shell(box, "echo ready; exec sleep 600")
+	e := c.connect(p, 0)
+	require.Equal(t, "data", e.next().Type)
+	require.NoError(t, c.Vanish(c.Sandboxes()[0].ID))
+	require.Nil(t, e.next())
+	require.Error(t, e.lines.Err(), "the stream has not ended in good order")
+	require.Empty(t, c.LiveProcesses())
+	c.do("GET", p, nil).refused(http.StatusNotFound)
+}
+
+func TestServe(t *testing.T) {
+	t.Parallel()
+	_, err := createostest.New(createostest.Config{})
+	require.Error(t, err, "a key is required")
+	url, stop, err := createostest.Serve(t.Context(), "127.0.0.1:0", createostest.Config{APIKey: key, Backend: createostest.Programs(program)})
+	require.NoError(t, err)
+	response, err := http.Get(url + "/v1/whoami")
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
+	require.NoError(t, stop())
+	require.NoError(t, stop())
+	_, err = http.Get(url)
+	require.Error(t, err)
+	_, _, err = createostest.Serve(t.Context(), "256.0.0.1:0", createostest.Config{APIKey: key, Backend: createostest.Programs(program)})
+	require.Error(t, err)
+}
