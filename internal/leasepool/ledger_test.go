@@ -598,7 +598,10 @@ func TestDisownEndsAReset(t *testing.T) {
 			t.Parallel()
 			remote(t, func(_ *leasepool.Config, p *provider, _ *ledger) {
 				p.onReset = func(context.Context, string) error { time.Sleep(time.Second); return err }
-				p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) { time.Sleep(2 * time.Second); return proven, nil }
+				p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) {
+					time.Sleep(2 * time.Second)
+					return proven, nil
+				}
 			}, func(t *testing.T, r *rig, _ *ledger) {
 				a := r.acquire(tenant)
 				r.release(a, ended)

@@ -63,6 +63,11 @@ func (b *box) Prepare(ctx context.Context, process sandbox.Process, sink sandbox
 	switch s.prepare {
 	case "unavailable":
 		return nil, b.spoil(sandbox.Unavailable, op, "told to be unavailable")
+	case "ambiguous":
+		return nil, b.spoil(sandbox.Ambiguous, op, "told to be ambiguous")
+	case "die":
+		b.p.world.vanish(b.resident)
+		return nil, sandbox.Errorf(sandbox.Gone, op, "the sandbox is gone")
 	case "hang":
 		<-ctx.Done()
 		return nil, b.spoil(sandbox.Ambiguous, op, "no answer: "+context.Cause(ctx).Error())
@@ -91,13 +96,20 @@ func (b *box) Reset(ctx context.Context) error {
 		return b.spoil(sandbox.Ambiguous, op, err.Error())
 	}
 	switch r.script.reset {
+	case "refuse":
+		return b.spoil(sandbox.Refused, op, "told to refuse")
 	case "fail":
 		return b.spoil(sandbox.Unavailable, op, "told to fail")
+	case "ambiguous":
+		b.p.world.clean(b.resident)
+		return b.spoil(sandbox.Ambiguous, op, "told to be ambiguous")
 	case "hang":
 		<-ctx.Done()
 		return b.spoil(sandbox.Ambiguous, op, "no answer: "+context.Cause(ctx).Error())
 	}
-	b.p.world.clean(b.resident)
+	if r.script.reset != "lie" {
+		b.p.world.clean(b.resident)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.run = nil

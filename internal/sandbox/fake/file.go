@@ -85,8 +85,14 @@ func (r *run) Collect(ctx context.Context, spec sandbox.CollectSpec, take func(s
 	if err := pause(ctx, r.script.delay[op]); err != nil {
 		return 0, sandbox.Errorf(sandbox.Unavailable, op, "%w", err)
 	}
-	if r.script.collect == "fail" {
+	switch r.script.collect {
+	case "refuse":
+		return 0, sandbox.Errorf(sandbox.Refused, op, "told to refuse")
+	case "fail":
 		return 0, sandbox.Errorf(sandbox.Unavailable, op, "told to fail")
+	case "hang":
+		<-ctx.Done()
+		return 0, sandbox.Errorf(sandbox.Unavailable, op, "no answer: %w", context.Cause(ctx))
 	}
 	left, taken := spec.MaxBytes, 0
 	for _, found := range r.box.p.world.list(r.box.resident) {

@@ -2,6 +2,7 @@ package fake_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,7 +70,7 @@ func TestUnknownStepIsRefusedWithTheList(t *testing.T) {
 			"signal:0":          "from 1 to 64",
 			"write:5MB":         "64MiB",
 			"write:2000000GiB":  "64MiB",
-			"prepare:later":     "refuse, unavailable, hang",
+			"prepare:later":     "refuse, unavailable, ambiguous",
 			"destroy:fail*0":    "times \"0\" is not",
 			"delay:create:1s":   "prepare, open, wait",
 			"start:impossible":  "not_found",
@@ -83,7 +84,7 @@ func TestUnknownStepIsRefusedWithTheList(t *testing.T) {
 			require.ErrorContains(s, err, want, step)
 		}
 		_, err := s.prepare("jump")
-		require.ErrorContains(s, err, "destroy:fail[*N]|hang[*N]|lie[*N]")
+		require.ErrorContains(s, err, "destroy:fail[*N]|refuse[*N]|ambiguous[*N]|hang[*N]")
 		require.ErrorContains(s, err, "print:TEXT")
 		s.start("print:usable") // refusals did not hurt
 	})
@@ -439,4 +440,222 @@ func TestPlant(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, world.Live())
 	require.NoError(t, p.Close())
+}
+
+func TestCreateWords(t *testing.T) {
+	tell(t, func(s *story) {
+		n := 0
+		create := func(root string) (sandbox.Sandbox, error) {
+			n++
+			ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+			defer cancel()
+			return s.p.Create(ctx, sandbox.Spec{Lease: fmt.Sprint("l", n), Root: root})
+		}
+		const root = "/create:refuse create:busy*2 create:unavailable create:protocol create:ambiguous*2 appear create:hang appear:1h create:ok create:refuse appear:2h"
+		for i, kind := range []sandbox.Kind{
+			sandbox.Refused, sandbox.Busy, sandbox.Busy, sandbox.Unavailable, sandbox.Protocol, sandbox.Ambiguous, sandbox.Ambiguous, sandbox.Ambiguous,
+			0, sandbox.Refused, 0, 0,
+		} {
+			_, err := create(root)
+			if kind == 0 {
+				require.NoError(s, err, i)
+				continue
+			}
+			require.Equal(s, kind, sandbox.KindOf(err), "%d: %v", i, err)
+		}
+		require.Equal(s, []string{"l11", "l12", "l6", "l7", "l9", "lease"}, s.world.Live())
+		time.Sleep(time.Hour)
+		require.Contains(s, s.world.Live(), "l8", "it came an hour later")
+		require.NotContains(s, s.world.Live(), "l10")
+		time.Sleep(time.Hour)
+		require.Contains(s, s.world.Live(), "l10", "a refusal was a lie")
+		_, err := create("create:refuse")
+		s.requireKind(sandbox.Refused, err)
+		_, err = create("/create:refuse ")
+		s.requireKind(sandbox.Refused, err)
+		begin := time.Now()
+		_, err = create("delay:create:3s destroy:fail*2")
+		require.NoError(s, err)
+		require.Equal(s, 3*time.Second, time.Since(begin))
+		for range 2 {
+			_, err = s.p.Destroy(s.Context(), handleOf(fmt.Sprint("l", n)))
+			s.requireKind(sandbox.Unavailable, err)
+		}
+		for root, want := range map[string]string{
+			"print:hi": "no word \"print\"; the words are: appear[:DURATION] back:", "create:maybe": "is no effect",
+			"appear": "no create word", "create:ok*0": "from 1", "back:soon": "100ms", "delay:open:1s": "create, destroy, inventory",
+			"inventory:half": "unavailable, hang, partial", "/srv/python": "no word \"srv/python\"",
+		} {
+			_, err = create(root)
+			s.requireKind(sandbox.Refused, err)
+			require.ErrorContains(s, err, want, root)
+		}
+	})
+}
+
+func TestCreateThatLiesOrDies(t *testing.T) {
+	tell(t, func(s *story) {
+		sb, err := s.p.Create(s.Context(), sandbox.Spec{Lease: "lie", Root: "create:lie"})
+		require.NoError(s, err)
+		require.Equal(s, []string{"lease"}, s.world.Live(), "it is not there")
+		_, err = sb.Prepare(s.Context(), sandbox.Process{Argv: []string{"fake"}}, s.sink)
+		s.requireKind(sandbox.Gone, err)
+		proof, err := sb.Destroy(s.Context())
+		require.NoError(s, err)
+		require.Equal(s, sandbox.EvidenceNotFound, proof.Evidence[0].Kind)
+
+		sb, err = s.p.Create(s.Context(), sandbox.Spec{Lease: "die", Root: "create:die"})
+		require.NoError(s, err)
+		<-sb.Lost()
+		_, err = sb.Prepare(s.Context(), sandbox.Process{Argv: []string{"fake"}}, s.sink)
+		s.requireKind(sandbox.Gone, err)
+		require.Equal(s, 1, s.world.Vanished())
+	})
+}
+
+func TestDestroyedSandboxesComeBack(t *testing.T) {
+	tell(t, func(s *story) {
+		s.start("back:10s*2", "destroy:ambiguous")
+		_, err := s.sb.Destroy(s.Context())
+		s.requireKind(sandbox.Ambiguous, err)
+		require.Empty(s, s.world.Live(), "it worked, and nobody knew")
+		for range 2 {
+			proof, err := s.p.Destroy(s.Context(), s.sb.Handle())
+			require.NoError(s, err)
+			require.Equal(s, sandbox.EvidenceNotFound, proof.Evidence[0].Kind)
+			time.Sleep(10 * time.Second)
+			left, err := s.p.Inventory(s.Context())
+			require.NoError(s, err)
+			require.Equal(s, []sandbox.Handle{s.sb.Handle()}, left, "there it is again")
+			proof, err = s.p.Destroy(s.Context(), s.sb.Handle())
+			require.NoError(s, err)
+			require.True(s, proof.Proven)
+		}
+		time.Sleep(time.Hour)
+		require.Empty(s, s.world.Live())
+		require.Equal(s, []int{3, 3}, []int{s.world.Created(), s.world.Destroyed()})
+	})
+}
+
+func TestInventoryKnobs(t *testing.T) {
+	tell(t, func(s *story) {
+		_, err := s.p.Create(s.Context(), sandbox.Spec{Lease: "other", Root: "inventory:partial*2 delay:inventory:1s"})
+		require.NoError(s, err)
+		begin := time.Now()
+		for _, n := range []int{1, 1, 2} {
+			left, err := s.p.Inventory(s.Context())
+			require.NoError(s, err)
+			require.Len(s, left, n)
+		}
+		require.Equal(s, 3*time.Second, time.Since(begin))
+		require.NoError(s, s.world.Inventory("inventory:hang"))
+		_, err = s.p.Inventory(s.within(time.Minute))
+		s.requireKind(sandbox.Unavailable, err)
+		require.ErrorIs(s, err, context.DeadlineExceeded)
+		require.NoError(s, s.world.Inventory("inventory:unavailable*3"))
+		_, err = s.p.Inventory(s.Context())
+		s.requireKind(sandbox.Unavailable, err)
+		require.NoError(s, s.world.Inventory("inventory:ok"))
+		_, err = s.p.Inventory(s.Context())
+		require.NoError(s, err)
+		require.Error(s, s.world.Inventory("inventory:never"))
+		require.Equal(s, 6, s.world.Looks())
+	})
+}
+
+func TestCallsThatDieHalfWay(t *testing.T) {
+	tell(t, func(s *story) {
+		_, err := s.prepare("prepare:die")
+		s.requireKind(sandbox.Gone, err)
+		<-s.sb.Lost()
+		require.Empty(s, s.world.Live())
+	})
+	tell(t, func(s *story) {
+		_, err := s.prepare("prepare:ambiguous")
+		s.requireKind(sandbox.Ambiguous, err)
+		_, err = s.prepare()
+		s.requireKind(sandbox.Unavailable, err)
+	})
+	tell(t, func(s *story) {
+		run, err := s.prepare("open:die", "print:ran")
+		require.NoError(s, err)
+		s.requireKind(sandbox.Gone, run.Open(s.Context()))
+		end, err := run.Wait(s.Context())
+		require.NoError(s, err)
+		require.Equal(s, sandbox.StartedMaybe, end.Started)
+		require.Zero(s, s.world.Started())
+	})
+	tell(t, func(s *story) {
+		run, err := s.prepare("open:unstarted", "print:ran")
+		require.NoError(s, err)
+		s.requireKind(sandbox.Ambiguous, run.Open(s.Context()))
+		_, err = run.Terminate(s.Context(), 0)
+		require.NoError(s, err)
+		require.Zero(s, s.world.Started(), "in doubt, and it did not run")
+	})
+	tell(t, func(s *story) {
+		run := s.start("wait:fail*2", "terminate:fail", "exit:0")
+		for range 2 {
+			_, err := run.Wait(s.Context())
+			s.requireKind(sandbox.Unavailable, err)
+		}
+		_, err := run.Terminate(s.Context(), 0)
+		s.requireKind(sandbox.Unavailable, err)
+		end, err := run.Wait(s.Context())
+		require.NoError(s, err)
+		require.True(s, end.Proof.Proven)
+	})
+	tell(t, func(s *story) {
+		run := s.start("terminate:hang", "forever")
+		proof, err := run.Terminate(s.within(time.Second), 0)
+		s.requireKind(sandbox.Ambiguous, err)
+		require.False(s, proof.Proven)
+		_, err = run.Terminate(s.Context(), 0)
+		require.NoError(s, err)
+	})
+}
+
+func TestMoreResetAndCollectKnobs(t *testing.T) {
+	for step, kind := range map[string]sandbox.Kind{"reset:refuse": sandbox.Refused, "reset:ambiguous": sandbox.Ambiguous} {
+		tell(t, func(s *story) {
+			_, err := s.start(step).Wait(s.Context())
+			require.NoError(s, err)
+			s.requireKind(kind, s.sb.Reset(s.Context()))
+			_, err = s.prepare()
+			s.requireKind(sandbox.Unavailable, err)
+		})
+	}
+	tell(t, func(s *story) {
+		_, err := s.start("touch:secret", "reset:lie").Wait(s.Context())
+		require.NoError(s, err)
+		require.NoError(s, s.sb.Reset(s.Context()))
+		_, err = s.start("ls").Wait(s.Context())
+		require.NoError(s, err)
+		require.Equal(s, "secret\n", s.sink.String(sandbox.Stdout), "the next job sees it")
+	})
+	for step, kind := range map[string]sandbox.Kind{
+		"collect:refuse": sandbox.Refused, "collect:hang": sandbox.Unavailable, "collect:fail": sandbox.Unavailable,
+	} {
+		tell(t, func(s *story) {
+			run := s.start(step)
+			_, err := run.Wait(s.Context())
+			require.NoError(s, err)
+			_, err = run.Collect(s.within(time.Minute), sandbox.CollectSpec{Patterns: []string{"*"}, MaxFiles: 1}, func(sandbox.Collected) error { return nil })
+			s.requireKind(kind, err)
+		})
+	}
+}
+
+func TestStrangersAreNeverListed(t *testing.T) {
+	tell(t, func(s *story) {
+		require.NoError(s, s.world.PlantStranger(handleOf("theirs")))
+		left, err := s.p.Inventory(s.Context())
+		require.NoError(s, err)
+		require.Len(s, left, 1)
+		_, err = s.p.Destroy(s.Context(), handleOf("theirs"))
+		s.requireKind(sandbox.Refused, err)
+		require.Equal(s, []string{"theirs"}, s.world.Strangers())
+		require.Equal(s, []string{"lease"}, s.world.Live())
+		require.Equal(s, 1, s.world.Created())
+	})
 }

@@ -26,7 +26,7 @@ func (r *run) supervise() {
 	helpers.Go(r.watch)
 	var exit *sandbox.Exit
 	switch {
-	case r.script.open == "hang":
+	case r.script.open == "hang", r.script.open == "unstarted", r.script.open == "die":
 		<-r.over // it never got its start signal
 	case r.script.start == "":
 		r.box.p.world.begin()

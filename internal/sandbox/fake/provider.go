@@ -2,7 +2,9 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ type Provider struct {
 
 	mu     sync.Mutex
 	plans  []Create
+	roots  map[string]*script
 	closed bool
 }
 
@@ -58,7 +61,18 @@ type Create struct {
 	Exists bool
 	// Late is how long after the call's end that sandbox appears.
 	Late time.Duration
+	// Lie answers with a sandbox that is not there.
+	Lie bool
+	// Die makes the sandbox, which is lost at once.
+	Die bool
+
+	// times is how many calls it is for; zero is one.
+	times int
 }
+
+// watchEvery is how often the owner of sandboxes in a directory looks whether
+// another process ended one.
+const watchEvery = 100 * time.Millisecond
 
 // New makes a provider of the sandboxes in world.
 func New(world *World, cfg Config) *Provider {
@@ -75,8 +89,8 @@ func New(world *World, cfg Config) *Provider {
 		cfg.Isolation = sandbox.Isolation{Level: "none", Missing: []string{"everything: programs are simulated in memory"}}
 	}
 	can := func(field string) bool { _, cannot := cfg.Unenforced[field]; return !cannot }
-	return &Provider{
-		world: world, name: cfg.Name, closing: make(chan struct{}),
+	p := &Provider{
+		world: world, name: cfg.Name, closing: make(chan struct{}), roots: map[string]*script{},
 		caps: sandbox.Capabilities{
 			Scope: cfg.Scope, Host: cfg.Host, OutlivesWorker: cfg.OutlivesWorker, Reset: !cfg.NoReset, Files: true,
 			Enforces: sandbox.Enforced{
@@ -85,6 +99,24 @@ func New(world *World, cfg Config) *Provider {
 			},
 			Unenforced: cfg.Unenforced, Isolation: cfg.Isolation,
 		},
+	}
+	if world.shelf != nil {
+		p.running.Go(p.watch)
+	}
+	return p
+}
+
+// watch notices what other processes do to the world.
+func (p *Provider) watch() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			p.world.open()()
+		case <-p.closing:
+			return
+		}
 	}
 }
 
@@ -105,7 +137,8 @@ func (p *Provider) Name() string { return p.name }
 // Capabilities implements sandbox.Provider.
 func (p *Provider) Capabilities() sandbox.Capabilities { return p.caps }
 
-// Create implements sandbox.Provider, as OnCreate says.
+// Create implements sandbox.Provider. It goes as OnCreate says, then as the words of
+// spec.Root say, which may have a slash in front as a path has.
 func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	const op = "create"
 	h := sandbox.Handle{Provider: p.name, Lease: spec.Lease, Host: p.caps.Host}
@@ -118,26 +151,64 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	if ctx.Err() != nil {
 		return nil, sandbox.Errorf(sandbox.Unavailable, op, "not begun: %w", context.Cause(ctx))
 	}
-	if !p.world.reserve(h) {
-		return nil, sandbox.Errorf(sandbox.Refused, op, "the lease id %s was used before", spec.Lease)
+	root, err := p.root(spec.Root)
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.Refused, op, "root: %w", err)
 	}
-	plan := p.plan()
+	if err := p.world.reserve(op, h); err != nil {
+		return nil, err
+	}
+	plan := p.plan(spec.Root)
 	if plan.Hang {
 		<-ctx.Done()
-		p.behind(h, plan)
-		return nil, sandbox.Errorf(sandbox.Ambiguous, op, "no answer: %w", context.Cause(ctx))
+		return nil, p.behind(h, root, plan, sandbox.Errorf(sandbox.Ambiguous, op, "no answer: %w", context.Cause(ctx)))
 	}
-	if err := pause(ctx, plan.Delay); err != nil {
-		p.behind(h, plan)
-		return nil, sandbox.Errorf(sandbox.Ambiguous, op, "no answer yet: %w", err)
+	if err := pause(ctx, plan.Delay+root.delay[op]); err != nil {
+		return nil, p.behind(h, root, plan, sandbox.Errorf(sandbox.Ambiguous, op, "no answer yet: %w", err))
 	}
 	if plan.Kind != 0 {
-		p.behind(h, plan)
-		return nil, sandbox.Errorf(plan.Kind, op, "told to fail")
+		return nil, p.behind(h, root, plan, sandbox.Errorf(plan.Kind, op, "told to fail"))
 	}
 	h.Detail = map[string]string{"number": strconv.Itoa(p.world.Created() + 1)}
-	return &box{p: p, resident: p.world.add(h, p, script{}), handle: h}, nil
+	b := &box{p: p, handle: h}
+	if plan.Lie {
+		b.resident = newResident(saved{Handle: h}, p)
+		b.resident.end(false)
+		return b, nil
+	}
+	if b.resident, err = p.world.add(h, p, root, 0); err != nil {
+		return nil, sandbox.Errorf(sandbox.Ambiguous, op, "the world's directory: %w", err)
+	}
+	if plan.Die {
+		p.world.vanish(b.resident)
+	}
+	return b, nil
 }
+
+// root is what the words of a root view say; its plans are used up once for all
+// sandboxes with the same words.
+func (p *Provider) root(text string) (script, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if kept := p.roots[text]; kept != nil {
+		return *kept, nil
+	}
+	s, err := parseRoot(strings.Fields(strings.TrimPrefix(text, "/")))
+	if err != nil {
+		return script{}, err
+	}
+	if len(p.roots) >= maxRoots {
+		return script{}, errors.New("too many different ones")
+	}
+	p.roots[text] = &s
+	if s.inventory.active() || s.delay["inventory"] > 0 {
+		return s, p.world.tune(s)
+	}
+	return s, nil
+}
+
+// maxRoots bounds what is kept of roots: each profile has one.
+const maxRoots = 1024
 
 // Destroy implements sandbox.Provider.
 func (p *Provider) Destroy(ctx context.Context, handle sandbox.Handle) (sandbox.Proof, error) {
@@ -154,10 +225,7 @@ func (p *Provider) Inventory(ctx context.Context) ([]sandbox.Handle, error) {
 	if ctx.Err() != nil {
 		return nil, sandbox.Errorf(sandbox.Unavailable, op, "not begun: %w", context.Cause(ctx))
 	}
-	if p.world.down() {
-		return nil, sandbox.Errorf(sandbox.Unavailable, op, "outage")
-	}
-	return p.world.inventory(p.name, p.caps.Host), nil
+	return p.world.inventory(ctx, p.name, p.caps.Host)
 }
 
 // Close implements sandbox.Provider. It ends every program and waits for it; a
@@ -178,26 +246,33 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-func (p *Provider) plan() Create {
+// plan is how the next call of Create goes.
+func (p *Provider) plan(root string) Create {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.plans) == 0 {
+	plans := &p.plans
+	if kept := p.roots[root]; len(*plans) == 0 && kept != nil {
+		plans = &kept.plans
+	}
+	if len(*plans) == 0 {
 		return Create{}
 	}
-	plan := p.plans[0]
-	p.plans = p.plans[1:]
-	return plan
+	plan := &(*plans)[0]
+	if plan.times--; plan.times <= 0 {
+		*plans = (*plans)[1:]
+	}
+	return *plan
 }
 
 // behind puts the sandbox of an unsuccessful create into the world.
-func (p *Provider) behind(h sandbox.Handle, plan Create) {
-	switch {
-	case !plan.Exists:
-	case plan.Late > 0:
-		time.AfterFunc(plan.Late, func() { p.world.add(h, p, script{}) })
-	default:
-		p.world.add(h, p, script{})
+func (p *Provider) behind(h sandbox.Handle, root script, plan Create, answer *sandbox.Error) error {
+	if !plan.Exists {
+		return answer
 	}
+	if _, err := p.world.add(h, p, root, plan.Late); err != nil {
+		return sandbox.Errorf(sandbox.Ambiguous, "create", "the world's directory: %w", err)
+	}
+	return answer
 }
 
 // able is nil when the provider can be called.
@@ -207,10 +282,7 @@ func (p *Provider) able(op string) error {
 	if p.closed {
 		return sandbox.Errorf(sandbox.Unavailable, op, "the provider is closed")
 	}
-	if p.world.down() {
-		return sandbox.Errorf(sandbox.Unavailable, op, "outage")
-	}
-	return nil
+	return p.world.able(op)
 }
 
 // spawn runs f in a goroutine that Close waits for; false after Close.

@@ -108,8 +108,12 @@ func (r *run) Open(ctx context.Context) error {
 	if err := pause(ctx, r.script.delay[op]); err != nil {
 		return sandbox.Errorf(sandbox.Ambiguous, op, "no answer yet: %w", err)
 	}
-	if r.script.open == "ambiguous" {
+	switch r.script.open {
+	case "ambiguous", "unstarted":
 		return sandbox.Errorf(sandbox.Ambiguous, op, "told to be ambiguous")
+	case "die":
+		r.box.p.world.vanish(r.box.resident)
+		return sandbox.Errorf(sandbox.Gone, op, "the sandbox is gone")
 	}
 	return nil
 }
@@ -136,6 +140,9 @@ func (r *run) release(op string) error {
 
 func (r *run) Wait(ctx context.Context) (sandbox.End, error) {
 	const op = "wait"
+	if r.strike(&r.script.wait) != "" {
+		return r.known(), sandbox.Errorf(sandbox.Unavailable, op, "told to fail")
+	}
 	select {
 	case <-r.drained:
 		return r.answer(op)
@@ -175,6 +182,13 @@ func (r *run) answer(op string) (sandbox.End, error) {
 
 func (r *run) Terminate(ctx context.Context, grace time.Duration) (sandbox.Proof, error) {
 	const op = "terminate"
+	switch r.strike(&r.script.terminate) {
+	case "fail":
+		return r.known().Proof, sandbox.Errorf(sandbox.Unavailable, op, "told to fail")
+	case "hang":
+		<-ctx.Done()
+		return r.known().Proof, sandbox.Errorf(sandbox.Ambiguous, op, "no answer: %w", context.Cause(ctx))
+	}
 	if err := pause(ctx, r.script.delay[op]); err != nil && r.script.delay[op] > 0 {
 		return r.known().Proof, sandbox.Errorf(sandbox.Ambiguous, op, "no answer yet: %w", err)
 	}
@@ -249,6 +263,13 @@ func (r *run) interrupt(c cause) {
 		r.cause = c
 		close(r.over)
 	}
+}
+
+// strike applies a rule to one call.
+func (r *run) strike(to *rule) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return to.next()
 }
 
 func (r *run) proven() bool {
