@@ -182,6 +182,20 @@ func (s *session) logger(cfg *config.Config) (zerolog.Logger, error) {
 	return observe.Logger(s.stderr, cfg.LogLevel, s.pretty)
 }
 
+// crashVariable names a point at which a worker or a reaper kills itself, for tests.
+const crashVariable = "TEST_SALLYPORT_CRASH"
+
+// build says what is running.
+func (s *session) build() daemon.Build {
+	b := daemon.Build{Version: version()}
+	for _, entry := range s.environ {
+		if point, ok := strings.CutPrefix(entry, crashVariable+"="); ok {
+			b.Crash = point
+		}
+	}
+	return b
+}
+
 // version is the module's version, or the revision that it was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()

@@ -50,7 +50,7 @@ func (c *demoCommand) Run(s *session) (err error) {
 	serving, stop := context.WithCancel(ctx)
 	ready := make(chan daemon.DevInfo, 1)
 	group.Go(func() error {
-		return daemon.RunDev(serving, serving, cfg, log, daemon.Build{Version: version()}, func(d daemon.DevInfo) error {
+		return daemon.RunDev(serving, serving, cfg, log, s.build(), func(d daemon.DevInfo) error {
 			ready <- d
 			return nil
 		})

@@ -27,7 +27,7 @@ func (c *devCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	return daemon.RunDev(s.ctx, s.hurry, cfg, log, daemon.Build{Version: version()}, func(d daemon.DevInfo) error {
+	return daemon.RunDev(s.ctx, s.hurry, cfg, log, s.build(), func(d daemon.DevInfo) error {
 		return announce(s.stdout, cfg, d)
 	})
 }
@@ -79,7 +79,7 @@ func (c *workerCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	return daemon.RunWorker(s.ctx, s.hurry, cfg, log, daemon.Build{Version: version()}, c.Gateway)
+	return daemon.RunWorker(s.ctx, s.hurry, cfg, log, s.build(), c.Gateway)
 }
 
 type gatewayCommand struct {
@@ -98,7 +98,7 @@ func (c *gatewayCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	return daemon.RunGateway(s.ctx, cfg, log, daemon.Build{Version: version()})
+	return daemon.RunGateway(s.ctx, cfg, log, s.build())
 }
 
 type reaperCommand struct {
@@ -117,5 +117,5 @@ func (c *reaperCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	return daemon.RunReaper(s.ctx, cfg, log, daemon.Build{Version: version()})
+	return daemon.RunReaper(s.ctx, cfg, log, s.build())
 }

@@ -59,6 +59,12 @@ type Config struct {
 	// where it has sandboxes that outlive it: others end them twice as long after
 	// the last one.
 	EpochBound time.Duration
+	// CreateDeadline is how long after it was asked for a sandbox may still appear:
+	// until then a reaper takes "not found" for no proof that there is none.
+	CreateDeadline time.Duration
+	// SweepInterval is the time between two looks of a reaper for sandboxes without
+	// an owner.
+	SweepInterval time.Duration
 	// FakeWorld is a directory in which the fake provider's sandboxes live on when
 	// their worker dies; empty means that they are in the worker's memory.
 	FakeWorld string
@@ -209,6 +215,8 @@ func defaults(src Sources) *Config {
 		Listen:          "127.0.0.1:4222",
 		LogLevel:        "info",
 		EpochBound:      time.Minute,
+		CreateDeadline:  10 * time.Minute,
+		SweepInterval:   time.Minute,
 		Require:         []string{RequireNamespaces, RequireMemory, RequireCPU, RequirePids},
 	}
 	if src.Dev {

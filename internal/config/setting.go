@@ -89,6 +89,8 @@ func settings() []setting {
 		oneWord("log_level", func(c *Config) *string { return &c.LogLevel }, among("debug", "info", "warn", "error")),
 		words("require", func(c *Config) *[]string { return &c.Require }, among(Requirements()...)),
 		duration("epoch_bound", func(c *Config) *time.Duration { return &c.EpochBound }, 2*time.Second, time.Hour),
+		duration("create_deadline", func(c *Config) *time.Duration { return &c.CreateDeadline }, 2*time.Second, time.Hour),
+		duration("sweep_interval", func(c *Config) *time.Duration { return &c.SweepInterval }, time.Second, time.Hour),
 		oneWord("fake_world", func(c *Config) *string { return &c.FakeWorld }, optional(checkPath)),
 	)
 }

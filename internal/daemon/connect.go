@@ -25,6 +25,9 @@ var (
 type Build struct {
 	// Version without a leading v.
 	Version string
+	// Crash is where a worker or a reaper kills itself, for tests: point or
+	// point:passage; empty means nowhere.
+	Crash string
 }
 
 // Connect connects to the configured servers, or says what to do about it

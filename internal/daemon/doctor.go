@@ -60,7 +60,7 @@ func examineHost(ctx context.Context, cfg *config.Config, dir string, log zerolo
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, inst.Close()) }()
-	boxes, err := openSandboxes(ctx, &own, inst, log)
+	boxes, err := openSandboxes(ctx, &own, inst, Build{}, log)
 	if err != nil {
 		return []Check{{Name: local.PropertySandbox, Needed: true, Detail: err.Error()}}, nil
 	}

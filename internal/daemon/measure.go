@@ -13,9 +13,12 @@ import (
 
 // measure registers the worker's metrics.
 func (w *worker) measure() error {
+	var reaps error
+	if w.reaper != nil {
+		reaps = measureReaper(w.metrics, w.reaper)
+	}
 	return errors.Join(
-		measureBus(w.metrics, w.bus), measureConsumer(w.metrics, w.consumer),
-		measurePool(w.metrics, w.pool), measureReaper(w.metrics, w.reaper),
+		measureBus(w.metrics, w.bus), measureConsumer(w.metrics, w.consumer), measurePool(w.metrics, w.pool), reaps,
 		w.metrics.Add(observe.Metric{
 			Name: "ready", Help: "1 while jobs are taken.", Kind: observe.Gauge,
 			Read: func() map[string]float64 { return observe.One(truth(w.ready() == nil)) },
@@ -131,7 +134,7 @@ func measureReaper(set *observe.Set, r *reaper.Reaper) error {
 			Read: func() map[string]float64 { return observe.One(float64(read(r.Stats()))) },
 		}
 	}
-	return set.Add(
+	return errors.Join(measureSweeps(set, r), set.Add(
 		observe.Metric{
 			Name: "quarantine_leases", Help: "Leases in quarantine that this reaper answers for, by state.", Kind: observe.Gauge, Label: "state",
 			Read: func() map[string]float64 {
@@ -162,7 +165,7 @@ func measureReaper(set *observe.Set, r *reaper.Reaper) error {
 		total("reaper_attempts_total", "Tries to destroy.", func(s reaper.Stats) uint64 { return s.Attempts }),
 		total("reaper_failures_total", "Tries that did not end in proof.", func(s reaper.Stats) uint64 { return s.Failures }),
 		total("reaper_destroyed_total", "Leases whose end was proven and written.", func(s reaper.Stats) uint64 { return s.Destroyed }),
-	)
+	))
 }
 
 func connected(b *bus.Bus) error {

@@ -5,13 +5,16 @@ import (
 
 	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/leasepool"
+	"github.com/sallyport/sallyport/internal/ledger"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
 // quarantiner publishes the pool's quarantine records.
 type quarantiner struct {
 	records *bus.Quarantines
-	worker  string
+	// ledger has the entries of sandboxes that outlive the worker; nil without any.
+	ledger *ledger.Keeper
+	worker string
 }
 
 // Quarantine implements leasepool.Quarantiner.
@@ -25,7 +28,14 @@ func (q quarantiner) Quarantine(ctx context.Context, r leasepool.Record) error {
 	for _, e := range r.Evidence {
 		rec.Evidence = append(rec.Evidence, wire.Evidence{Kind: string(e.Kind), Detail: wire.Message("%s", e.Detail)})
 	}
-	return q.records.Put(ctx, rec)
+	if q.ledger == nil {
+		return q.records.Put(ctx, rec)
+	}
+	if written, err := q.ledger.Quarantine(ctx, rec.Lease, rec); written || err != nil {
+		return err
+	}
+	// Without an entry, or with one that has ended: the sandbox may have come back.
+	return q.records.PutOrReopen(ctx, rec)
 }
 
 // quarantineReason translates one closed set into the other; a word that is in

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/config"
@@ -143,36 +144,77 @@ func workersBucket(ctx context.Context, b *bus.Bus) (jetstream.KeyValue, error) 
 	return kv, nil
 }
 
+// readers is how many entries of the registry are read at once.
+const readers = 16
+
 // Workers lists the registry in the order of names. An entry that cannot be read
-// is left out and named in the error; the others are returned all the same.
-func Workers(ctx context.Context, b *bus.Bus) (list []WorkerEntry, err error) {
+// is left out and named in the error; the others are returned all the same. It makes
+// no consumer, so that who may only read can list the workers.
+func Workers(ctx context.Context, b *bus.Bus) ([]WorkerEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.RequestTimeout())
 	defer cancel()
 	kv, err := workersBucket(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	watch, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	keys, err := workerKeys(ctx, b)
 	if err != nil {
 		return nil, fmt.Errorf("list the workers: %w", err)
 	}
-	defer func() { err = errors.Join(err, watch.Stop()) }()
-	var faults []error
-	for {
-		select {
-		case entry := <-watch.Updates():
-			if entry == nil { // all that there is has come
-				slices.SortFunc(list, func(a, b WorkerEntry) int { return strings.Compare(a.Worker, b.Worker) })
-				return list, errors.Join(faults...)
-			}
-			var e WorkerEntry
-			if err := json.Unmarshal(entry.Value(), &e); err != nil {
-				faults = append(faults, fmt.Errorf("entry %s: %w", entry.Key(), err))
-				continue
-			}
-			list = append(list, e)
-		case <-ctx.Done():
-			return list, fmt.Errorf("list the workers: %w", context.Cause(ctx))
+	found := make([]*WorkerEntry, len(keys))
+	faults := make([]error, len(keys))
+	var group errgroup.Group
+	group.SetLimit(readers)
+	for i, key := range keys {
+		group.Go(func() error {
+			found[i], faults[i] = readWorker(ctx, kv, key)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var list []WorkerEntry
+	for _, e := range found {
+		if e != nil {
+			list = append(list, *e)
 		}
 	}
+	return list, errors.Join(faults...)
+}
+
+// workerKeys are the registry's keys in order, of entries that were taken away too.
+func workerKeys(ctx context.Context, b *bus.Bus) ([]string, error) {
+	bucket := b.Streams().Workers
+	stream, err := b.JS().Stream(ctx, "KV_"+bucket)
+	if err != nil {
+		return nil, err
+	}
+	prefix := "$KV." + bucket + "."
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for subject := range info.State.Subjects {
+		keys = append(keys, strings.TrimPrefix(subject, prefix))
+	}
+	slices.Sort(keys)
+	return keys, nil
+}
+
+// readWorker reads one entry; nil where it was taken away.
+func readWorker(ctx context.Context, kv jetstream.KeyValue, key string) (*WorkerEntry, error) {
+	entry, err := kv.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, nil //nolint:nilnil // nobody there is an answer, not an error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("entry %s: %w", key, err)
+	}
+	var e WorkerEntry
+	if err := json.Unmarshal(entry.Value(), &e); err != nil {
+		return nil, fmt.Errorf("entry %s: %w", key, err)
+	}
+	return &e, nil
 }

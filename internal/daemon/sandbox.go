@@ -38,13 +38,19 @@ type sandboxes struct {
 	local  *local.Provider
 	groups cgroup.Report
 	report *local.Report
+	// crash is where a test wants this process to die.
+	crash *crasher
 	// closers end what stands here, the last one first.
 	closers []func() error
 }
 
 // openSandboxes makes the providers of the configured profiles.
-func openSandboxes(ctx context.Context, cfg *config.Config, inst *Instance, log zerolog.Logger) (*sandboxes, error) {
-	s := &sandboxes{providers: map[string]sandbox.Provider{}}
+func openSandboxes(ctx context.Context, cfg *config.Config, inst *Instance, build Build, log zerolog.Logger) (*sandboxes, error) {
+	crash, err := newCrasher(build.Crash)
+	if err != nil {
+		return nil, err
+	}
+	s := &sandboxes{providers: map[string]sandbox.Provider{}, crash: crash}
 	for _, name := range cfg.ProfileNames() {
 		p := cfg.Profiles[name]
 		if s.providers[p.Provider] != nil {
@@ -54,7 +60,7 @@ func openSandboxes(ctx context.Context, cfg *config.Config, inst *Instance, log 
 		if err != nil {
 			return nil, errors.Join(err, s.close())
 		}
-		s.providers[p.Provider] = provider
+		s.providers[p.Provider] = crash.provider(provider)
 		s.closers = append(s.closers, provider.Close)
 	}
 	return s, nil
@@ -63,19 +69,52 @@ func openSandboxes(ctx context.Context, cfg *config.Config, inst *Instance, log 
 func (s *sandboxes) open(ctx context.Context, name string, cfg *config.Config, inst *Instance, log zerolog.Logger) (sandbox.Provider, error) {
 	switch name {
 	case providerFake:
-		token, err := inst.token()
-		if err != nil {
-			return nil, err
-		}
 		log.Warn().Msg("profiles of the provider fake run no programs, only their imitation")
-		// Its sandboxes are in this process alone, so only this instance's own
-		// reaper may say that they are gone.
-		return fake.New(fake.NewWorld(), fake.Config{Host: wire.Token(inst.Host + "-" + token)}), nil
+		return openFake(cfg, inst)
 	case providerLocal:
 		return s.openLocal(ctx, cfg, inst, log)
 	default:
 		return nil, fmt.Errorf("there is no provider %q", name)
 	}
+}
+
+// openFake makes the provider that fails on command.
+func openFake(cfg *config.Config, inst *Instance) (sandbox.Provider, error) {
+	if cfg.FakeWorld != "" {
+		world, err := fake.OpenWorld(cfg.FakeWorld)
+		if err != nil {
+			return nil, fmt.Errorf("fake_world: %w", err)
+		}
+		return fake.New(world, fake.Config{Host: providerFake, OutlivesWorker: true}), nil
+	}
+	token, err := inst.token()
+	if err != nil {
+		return nil, err
+	}
+	// Its sandboxes are in this process alone, so only this instance's own reaper may
+	// say that they are gone.
+	return fake.New(fake.NewWorld(), fake.Config{Host: wire.Token(inst.Host + "-" + token)}), nil
+}
+
+// outlive says that sandboxes of one of the providers outlive this process.
+func (s *sandboxes) outlive() bool {
+	for _, p := range s.providers {
+		if p.Capabilities().OutlivesWorker {
+			return true
+		}
+	}
+	return false
+}
+
+// within are the providers whose sandboxes a worker's own reaper ends.
+func (s *sandboxes) within(r reach) map[string]sandbox.Provider {
+	own := map[string]sandbox.Provider{}
+	for name, p := range s.providers {
+		if r == everywhere || !p.Capabilities().OutlivesWorker {
+			own[name] = p
+		}
+	}
+	return own
 }
 
 // openLocal makes the local provider.

@@ -63,7 +63,7 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	if err := CheckStreams(ctx, b, cfg); err != nil {
 		return err
 	}
-	boxes, err := openSandboxes(ctx, cfg, inst, log)
+	boxes, err := openSandboxes(ctx, cfg, inst, build, log)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	if err != nil {
 		return err
 	}
-	r, err := reaper.New(reaper.OnBus(b, min(cfg.AckWait, bus.DefaultReaperAckWait)), boxes.providers, log, reaper.Config{})
+	r, err := newReaper(cfg, b, boxes.providers, log, nil)
 	if err != nil {
 		return err
 	}
@@ -81,6 +81,14 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	}
 	ready := func() error { return errors.Join(connected(b), r.Ready()) }
 	return serve(ctx, cfg, log, metrics, observe.Health{Ready: ready}, append([]part{{"reaper", r.Run}}, orphans(boxes)...))
+}
+
+// newReaper is a reaper for providers, which sweeps for those whose sandboxes
+// outlive their worker.
+func newReaper(cfg *config.Config, b *bus.Bus, providers map[string]sandbox.Provider, log zerolog.Logger, gone func(string, sandbox.Proof)) (*reaper.Reaper, error) {
+	return reaper.New(reaper.OnBus(b, min(cfg.AckWait, bus.DefaultReaperAckWait)), providers, log, reaper.Config{
+		OnGone: gone, Sweep: true, SweepInterval: cfg.SweepInterval, CreateDeadline: cfg.CreateDeadline,
+	})
 }
 
 // DevInfo is what a person needs to know of a running dev stack.
@@ -120,7 +128,7 @@ func RunDev(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logger, 
 	if _, err := b.Apply(ctx, plan); err != nil {
 		return err
 	}
-	w, err := newWorker(ctx, cfg, log, build, inst, b)
+	w, err := newWorker(ctx, cfg, log, build, inst, b, everywhere)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sallyport/sallyport/internal/executor"
 	"github.com/sallyport/sallyport/internal/gateway"
 	"github.com/sallyport/sallyport/internal/leasepool"
+	"github.com/sallyport/sallyport/internal/ledger"
 	"github.com/sallyport/sallyport/internal/observe"
 	"github.com/sallyport/sallyport/internal/reaper"
 	"github.com/sallyport/sallyport/internal/run"
@@ -42,7 +43,7 @@ func RunWorker(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logge
 	if err := CheckStreams(ctx, b, cfg); err != nil {
 		return err
 	}
-	w, err := newWorker(ctx, cfg, log, build, inst, b)
+	w, err := newWorker(ctx, cfg, log, build, inst, b, ownHost)
 	if err != nil {
 		return err
 	}
@@ -64,17 +65,32 @@ type worker struct {
 	sandboxes *sandboxes
 	pool      *leasepool.Pool
 	consumer  *consumer.Consumer
-	reaper    *reaper.Reaper
-	registry  *registry
-	metrics   *observe.Set
+	// reaper is nil where all sandboxes are remote ones.
+	reaper   *reaper.Reaper
+	registry *registry
+	metrics  *observe.Set
+	log      zerolog.Logger
+	// ledger is nil where no sandbox outlives this worker.
+	ledger *ledger.Keeper
 }
 
-func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build, inst *Instance, b *bus.Bus) (_ *worker, err error) {
-	w := &worker{bus: b}
+// reach is whose sandboxes a worker's own reaper ends.
+type reach int
+
+const (
+	// ownHost: those that live and die on this host. Remote ones are the reaper
+	// service's, one for all workers.
+	ownHost reach = iota + 1
+	// everywhere: all of them.
+	everywhere
+)
+
+func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build, inst *Instance, b *bus.Bus, reaps reach) (_ *worker, err error) {
+	w := &worker{bus: b, log: log}
 	if w.metrics, err = observe.NewSet(build.Version); err != nil {
 		return nil, err
 	}
-	if w.sandboxes, err = openSandboxes(ctx, cfg, inst, log); err != nil {
+	if w.sandboxes, err = openSandboxes(ctx, cfg, inst, build, log); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -86,7 +102,7 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 		return nil, err
 	}
 	ref := wire.WorkerRef{ID: inst.Worker, Version: build.Version}
-	if w.pool, err = newPool(cfg, w.sandboxes.providers, quarantiner{b.Quarantines(), inst.Worker}, log); err != nil {
+	if err := w.openPool(ctx, cfg, inst, build, log); err != nil {
 		return nil, err
 	}
 	handler, err := newHandler(cfg, w.pool, w.sandboxes.providers, b.Files(), ref, w.metrics, log)
@@ -97,11 +113,33 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 		return nil, err
 	}
 	gone := func(lease string, proof sandbox.Proof) { w.pool.Gone(lease, proof) }
-	if w.reaper, err = reaper.New(reaper.OnBus(b, min(cfg.AckWait, bus.DefaultReaperAckWait)), w.sandboxes.providers, log, reaper.Config{OnGone: gone}); err != nil {
-		return nil, err
+	if own := w.sandboxes.within(reaps); len(own) > 0 {
+		if w.reaper, err = newReaper(cfg, b, own, log, gone); err != nil {
+			return nil, err
+		}
 	}
 	w.registry = newRegistry(w, cfg, inst, build, log)
 	return w, w.measure()
+}
+
+// openPool makes the pool, and begins this worker's part of the ledger where its
+// sandboxes may outlive it.
+func (w *worker) openPool(ctx context.Context, cfg *config.Config, inst *Instance, build Build, log zerolog.Logger) (err error) {
+	q := quarantiner{records: w.bus.Quarantines(), worker: inst.Worker}
+	var book leasepool.Ledger // not a nil pointer in an interface
+	if w.sandboxes.outlive() {
+		w.ledger, err = ledger.New(w.bus.Ledger(), log, ledger.Config{
+			Worker: inst.Worker, Host: inst.Host, Version: build.Version, Bound: cfg.EpochBound, OnLapse: func() { w.pool.Disown() },
+		})
+		if err != nil {
+			return err
+		}
+		q.ledger, book = w.ledger, w.sandboxes.crash.ledger(w.ledger)
+	}
+	if w.pool, err = newPool(cfg, w.sandboxes.providers, w.sandboxes.crash.quarantiner(q), book, log); err != nil || w.ledger == nil {
+		return err
+	}
+	return w.ledger.Begin(ctx)
 }
 
 // parts in the order of their end: no new jobs, and those that run drained; then
@@ -113,13 +151,24 @@ func (w *worker) parts(hurry context.Context, with ...part) []part {
 		defer context.AfterFunc(hurry, w.consumer.Kill)()
 		return w.consumer.Run(ctx)
 	}}}
-	parts = append(append(parts, with...), part{"lease pool", w.pool.Run}, part{"reaper", w.reaper.Run}, part{"registry", w.registry.run})
+	parts = append(append(parts, with...), part{"lease pool", w.pool.Run})
+	if w.reaper != nil {
+		parts = append(parts, part{"reaper", w.reaper.Run})
+	}
+	if w.ledger != nil {
+		parts = append(parts, part{"ended elsewhere", w.follow}, part{"ledger", w.ledger.Run})
+	}
+	parts = append(parts, part{"registry", w.registry.run})
 	return append(parts, orphans(w.sandboxes)...)
 }
 
 // ready is nil when jobs are taken, else it says why not.
 func (w *worker) ready() error {
-	return errors.Join(w.consumer.Ready(), w.pool.Ready())
+	errs := []error{w.consumer.Ready(), w.pool.Ready()}
+	if w.ledger != nil {
+		errs = append(errs, w.ledger.Ready())
+	}
+	return errors.Join(errs...)
 }
 
 // health is what /readyz says.
@@ -148,9 +197,9 @@ func (w *worker) whenReady(ctx context.Context) bool {
 
 // newPool sizes the pool: each slot can have its lease while as many of other
 // tenants stay warm beside it.
-func newPool(cfg *config.Config, providers map[string]sandbox.Provider, q leasepool.Quarantiner, log zerolog.Logger) (*leasepool.Pool, error) {
+func newPool(cfg *config.Config, providers map[string]sandbox.Provider, q leasepool.Quarantiner, book leasepool.Ledger, log zerolog.Logger) (*leasepool.Pool, error) {
 	const most = 4096 // the pool's own bound
-	pool := leasepool.Config{Capacity: 2 * cfg.Slots}
+	pool := leasepool.Config{Capacity: 2 * cfg.Slots, Ledger: book}
 	for _, name := range cfg.ProfileNames() {
 		p := cfg.Profiles[name]
 		pool.Profiles = append(pool.Profiles, poolProfile(p, providers[p.Provider]))
@@ -209,6 +258,11 @@ func serviceReplies(cfg *config.Config, b *bus.Bus, log zerolog.Logger) (wire.Re
 	allow := slices.Clone(cfg.ReplyAllow)
 	inbox := b.Control().NewInbox()
 	own := inbox[:strings.LastIndex(inbox, ".")] + ".>"
+	// The roles may have an inbox prefix each, such as _INBOX_exec.gateway, so that none
+	// reads another's answers: below their common one all are services.
+	if first, _, _ := strings.Cut(own, "."); strings.HasPrefix(first, "_INBOX_") {
+		own = first + ".>"
+	}
 	switch {
 	case !strings.HasPrefix(own, "_INBOX."):
 		allow = append(allow, own)

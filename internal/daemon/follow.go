@@ -1,0 +1,54 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/sandbox"
+	"github.com/sallyport/sallyport/internal/wire"
+)
+
+// followEvery is how soon a worker learns that a reaper elsewhere has ended one of
+// its leases, and has the room again.
+const followEvery = 2 * time.Second
+
+// follow looks after those of the pool's leases in quarantine that reapers elsewhere
+// end: remote ones. Their number is bounded by the pool's capacity.
+func (w *worker) follow(ctx context.Context) error {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, lease := range w.pool.Leases() {
+			provider := w.sandboxes.providers[lease.Provider].Capabilities()
+			if lease.State == sandbox.LeaseQuarantined && provider.OutlivesWorker {
+				w.lookAfter(ctx, lease.Provider, provider.Host, lease.ID)
+			}
+		}
+	}
+}
+
+// lookAfter tells the pool where a lease's record says that it is gone. One that
+// cannot be read now is looked at again.
+func (w *worker) lookAfter(ctx context.Context, provider, host, lease string) {
+	ctx, cancel := context.WithTimeout(ctx, w.bus.RequestTimeout())
+	defer cancel()
+	found, err := w.bus.Quarantines().Get(ctx, provider, host, lease)
+	switch {
+	case errors.Is(err, bus.ErrNoRecord): // never said to be gone
+	case err != nil:
+		w.log.Debug().Err(err).Str("lease", lease).Msg("quarantine record cannot be read now")
+	case found.Record.State == wire.Gone:
+		proof := sandbox.Proof{Proven: true}
+		for _, e := range found.Record.Evidence {
+			proof.Evidence = append(proof.Evidence, sandbox.Evidence{Kind: sandbox.EvidenceKind(e.Kind), Detail: e.Detail})
+		}
+		w.pool.Gone(lease, proof)
+	}
+}
