@@ -226,10 +226,22 @@ type End struct {
 	OOM int64
 	// CPUExceeded says that the provider ended the run for its CPU limit.
 	CPUExceeded bool
-	Proof       Proof
-	Usage       Usage
+	// OutputLost says what of the run's output was not handed to the sink and never
+	// will be; nil when all was. What the sink got is then a strict prefix of it.
+	OutputLost *OutputLost
+	Proof      Proof
+	Usage      Usage
 	// ProvenAt is when the proof was complete; EndedAt when the leader ended.
 	EndedAt, ProvenAt time.Time
+}
+
+// OutputLost is output that the provider had, or may have had, and could not hand over.
+type OutputLost struct {
+	// First and Last are the provider's own numbers of the missing pieces, over both
+	// streams. Last is 0 when nobody knows how many there were, or whether any.
+	First, Last uint64
+	// Reason is why, for a person.
+	Reason string
 }
 
 // Started says whether a program ran.
