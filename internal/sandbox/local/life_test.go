@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,6 +76,109 @@ func TestManyLeasesLeaveNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, handles, 1)
 	})
+}
+
+// TestLeaseInitThatSaysNothing: one that does not get ready in time is no sandbox, and is
+// ended with proof. It is stopped as soon as its number is noted.
+func TestLeaseInitThatSaysNothing(t *testing.T) {
+	p := provider(t, false)
+	prefix := newLease()[:12]
+	silent := 0
+	for round := 0; silent == 0; round++ {
+		require.Less(t, round, 2000, "none was stopped in time")
+		lease := fmt.Sprintf("%s-%d", prefix, round)
+		created := make(chan struct{})
+		var stopper sync.WaitGroup
+		stopper.Go(func() {
+			for {
+				for _, pid := range leaseInits(t, lease) {
+					if n, err := strconv.Atoi(pid); err == nil && syscall.Kill(n, syscall.SIGSTOP) == nil {
+						return
+					}
+				}
+				select {
+				case <-created:
+					return
+				default:
+				}
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		began := time.Now()
+		box, err := p.Create(ctx, sandbox.Spec{Lease: lease})
+		cancel()
+		close(created)
+		stopper.Wait()
+		if err == nil {
+			requireGone(t, box)
+			continue
+		}
+		silent++
+		require.Equal(t, sandbox.Unavailable, sandbox.KindOf(err), "%v", err)
+		require.Less(t, time.Since(began), patience)
+	}
+	require.Empty(t, leaseInits(t, prefix))
+	handles, err := p.Inventory(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, handles)
+	requireExit(t, 0, run(t, create(t, p), command("/bin/true")))
+}
+
+// TestMountsAreTheLeasesOwn: no mount of a lease is copied into another lease's mount
+// namespace that is made at the same moment, or back into the host's: so no reset and no
+// destruction meets a busy one.
+func TestMountsAreTheLeasesOwn(t *testing.T) {
+	each(t, func(t *testing.T, p *local.Provider) {
+		const atOnce, jobs = 16, 6
+		errs := make([]error, atOnce)
+		var all sync.WaitGroup
+		for i := range atOnce {
+			all.Go(func() { errs[i] = busyMounts(t.Context(), p, jobs) })
+		}
+		all.Wait()
+		require.NoError(t, errors.Join(errs...))
+		box := create(t, p)
+		table, err := os.ReadFile("/proc/" + box.Handle().Detail["pid"] + "/mountinfo")
+		if os.Geteuid() == 0 {
+			require.NoError(t, err)
+			require.NotContains(t, string(table), "shared:")
+			require.NotContains(t, string(table), "master:")
+		}
+		requireGone(t, box)
+	})
+}
+
+// busyMounts runs jobs in one lease that leave processes in every mount that they have.
+func busyMounts(ctx context.Context, p *local.Provider, jobs int) error {
+	box, err := p.Create(ctx, sandbox.Spec{Lease: newLease()})
+	if err != nil {
+		return err
+	}
+	for n := range jobs {
+		script := "exit 0"
+		if n%2 == 0 {
+			script = "for d in /workspace /tmp /dev/shm /proc/self; do cd $d; sleep 1000 3<. & done; exit 0"
+		}
+		r, err := box.Prepare(ctx, shell(script), newRecorder())
+		if err != nil {
+			return err
+		}
+		if err := r.Open(ctx); err != nil {
+			return err
+		}
+		end, err := r.Wait(ctx)
+		if err != nil || !end.Proof.Proven {
+			return fmt.Errorf("end %+v: %w", end, err)
+		}
+		if err := box.Reset(ctx); err != nil {
+			return err
+		}
+	}
+	proof, err := box.Destroy(ctx)
+	if err == nil && !proof.Proven {
+		err = errors.New("not proven")
+	}
+	return err
 }
 
 // liveAndDie makes a lease, uses it in one of several ways and destroys it.
