@@ -114,7 +114,7 @@ func (s *Server) Plant(key, name string) (id string, err error) {
 	s.mu.Lock()
 	b.planted = true
 	s.mu.Unlock()
-	ctx, cancel := ownContext(endTimeout)
+	ctx, cancel := ownContext()
 	defer cancel()
 	if err := s.boot(ctx, b); err != nil {
 		return "", err
@@ -128,7 +128,7 @@ func (s *Server) Vanish(id string) error {
 	if b == nil {
 		return errNoSandbox
 	}
-	ctx, cancel := ownContext(endTimeout)
+	ctx, cancel := ownContext()
 	defer cancel()
 	return s.finish(ctx, b)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -40,9 +41,7 @@ func (r *refusal) body() []byte {
 	var data any = r.text
 	if r.code != "" {
 		object := map[string]any{"code": r.code, "message": r.text}
-		for k, v := range r.more {
-			object[k] = v
-		}
+		maps.Copy(object, r.more)
 		data = object
 	}
 	return encode(map[string]any{"status": "fail", "data": data})

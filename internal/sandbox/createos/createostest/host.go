@@ -103,7 +103,6 @@ type hostMachine struct {
 	mu     sync.Mutex
 	socket *net.UnixConn
 	ended  bool
-	frozen bool
 }
 
 // layOut makes the directory that becomes the root.
@@ -415,7 +414,7 @@ func children(pid int) []int {
 		if err != nil {
 			continue
 		}
-		for _, field := range strings.Fields(string(text)) {
+		for field := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(field); err == nil {
 				all = append(all, child)
 			}

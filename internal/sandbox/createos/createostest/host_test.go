@@ -107,7 +107,7 @@ func TestServe(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
 	require.NoError(t, stop())
 	require.NoError(t, stop())
-	_, err = http.Get(url)
+	_, err = http.Get(url) //nolint:bodyclose // there is none
 	require.Error(t, err)
 	_, _, err = createostest.Serve(t.Context(), "256.0.0.1:0", createostest.Config{APIKey: key, Backend: createostest.Programs(program)})
 	require.Error(t, err)

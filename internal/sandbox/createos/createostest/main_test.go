@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -155,9 +157,7 @@ func (c *client) sandbox(more ...object) string {
 	c.Helper()
 	body := object{"shape": shape}
 	for _, m := range more {
-		for k, v := range m {
-			body[k] = v
-		}
+		maps.Copy(body, m)
 	}
 	return "/v1/sandboxes/" + text(c.do("POST", "/v1/sandboxes", body).ok()["id"])
 }
@@ -195,7 +195,7 @@ func (c *client) connect(process string, after int64) *events {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patient)
 	r := c.request("GET", fmt.Sprintf("%s/connect?after=%d", process, after), nil).WithContext(ctx)
-	response, err := c.http.Do(r)
+	response, err := c.http.Do(r) //nolint:bodyclose // close does it
 	if err != nil {
 		cancel()
 	}
@@ -204,7 +204,7 @@ func (c *client) connect(process string, after int64) *events {
 	lines.Buffer(nil, 4<<20)
 	e := &events{T: c.T, code: response.StatusCode, lines: lines, close: func() {
 		cancel()
-		_ = response.Body.Close()
+		require.NoError(c, response.Body.Close())
 	}}
 	c.Cleanup(e.close)
 	return e
@@ -264,8 +264,19 @@ func (c *client) exec(box, script string) object {
 func files(box, name string) string { return box + "/files?path=" + url.QueryEscape(name) }
 
 func text(v any) string {
-	s, _ := v.(string)
+	s, ok := v.(string)
+	if !ok {
+		return fmt.Sprint(v)
+	}
 	return s
+}
+
+// output is what a process's details say of its output.
+func (c *client) output(process string) object {
+	c.Helper()
+	output, isObject := c.do("GET", process, nil).ok()["output"].(object)
+	require.True(c, isObject)
+	return output
 }
 
 func eventually(t *testing.T, what string, f func() bool) {
@@ -277,21 +288,18 @@ func eventually(t *testing.T, what string, f func() bool) {
 func program(ctx context.Context, p *createostest.Running) createostest.Exit {
 	for _, step := range p.Args {
 		name, arg, _ := strings.Cut(step, ":")
+		var err error
+		n := 0
 		switch name {
 		case "out":
-			fmt.Fprint(p.Stdout, arg)
+			_, err = io.WriteString(p.Stdout, arg)
 		case "err":
-			fmt.Fprint(p.Stderr, arg)
+			_, err = io.WriteString(p.Stderr, arg)
 		case "flood":
-			var n int
-			fmt.Sscan(arg, &n)
+			n, err = strconv.Atoi(arg)
 			for i := range n {
-				fmt.Fprintf(p.Stdout, "%1023d\n", i)
+				_, err = fmt.Fprintf(p.Stdout, "%1023d\n", i)
 			}
-		case "cat":
-			_, _ = io.Copy(p.Stdout, p.Stdin)
-		case "env":
-			fmt.Fprintln(p.Stdout, strings.Join(p.Env, " "))
 		case "await":
 			p.Await(ctx, arg)
 		case "leave":
@@ -299,9 +307,12 @@ func program(ctx context.Context, p *createostest.Running) createostest.Exit {
 		case "forever":
 			<-ctx.Done()
 		case "exit":
-			var n int
-			fmt.Sscan(arg, &n)
-			return createostest.Exit{Code: n}
+			if n, err = strconv.Atoi(arg); err == nil {
+				return createostest.Exit{Code: n}
+			}
+		}
+		if err != nil {
+			return createostest.Exit{Code: 255}
 		}
 		if ctx.Err() != nil {
 			return createostest.Ended(ctx)

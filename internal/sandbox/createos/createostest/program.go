@@ -38,14 +38,14 @@ func Programs(main func(ctx context.Context, p *Running) Exit) Backend {
 	return &funcBackend{main: main}
 }
 
-// signalCause is why a program's context ended.
-type signalCause int
+// signalError is why a program's context ended.
+type signalError int
 
-func (s signalCause) Error() string { return "signal " + signalName(int(s)) }
+func (s signalError) Error() string { return "signal " + signalName(int(s)) }
 
 // Ended is the exit of a program that its context's end has ended.
 func Ended(ctx context.Context) Exit {
-	if s, ok := errors.AsType[signalCause](context.Cause(ctx)); ok {
+	if s, ok := errors.AsType[signalError](context.Cause(ctx)); ok {
 		return Exit{Signal: int(s)}
 	}
 	return Exit{Signal: int(unix.SIGKILL)}
@@ -217,7 +217,7 @@ func (m *funcMachine) Start(ctx context.Context, p Program) (Tree, error) {
 	m.trees[t] = true
 	m.running.Go(func() {
 		t.exit = m.main(t.leader, running)
-		_ = stdin.CloseWithError(syscall.EPIPE) //nolint:errcheck // never fails (package io)
+		_ = stdin.CloseWithError(syscall.EPIPE) // never fails (package io)
 		close(t.exited)
 		t.children.Wait()
 		m.mu.Lock()
@@ -265,8 +265,8 @@ func (t *funcTree) signal(number int, all bool) {
 		return
 	}
 	if all {
-		t.endAll(signalCause(number))
+		t.endAll(signalError(number))
 		return
 	}
-	t.endLeader(signalCause(number))
+	t.endLeader(signalError(number))
 }

@@ -1,6 +1,8 @@
 package createostest
 
 import (
+	"bytes"
+	"encoding/base64"
 	"net/http"
 	"path"
 	"time"
@@ -88,6 +90,10 @@ type Action struct {
 	header http.Header
 	d      time.Duration
 	after  int
+	// moment is what an action on a stream does between two frames, frame what it
+	// does to the next data frame before that is sent. False ends the stream.
+	moment func(*stream) bool
+	frame  func(st *stream, view map[string]any) bool
 }
 
 // After lets an action on a stream wait until that many data frames were sent on
@@ -114,20 +120,12 @@ const (
 	kindLieDeleted
 	kindTreeExitedFalse
 	kindMalformedID
-	kindHalfLine
-	kindResetMidLine
-	kindEndStream
+	kindStream
 	kindGap
 	kindDuplicate
 	kindEvict
-	kindRestartCounters
 	kindExitEarly
 	kindNoExit
-	kindSilent
-	kindBadBase64
-	kindLine
-	kindErrorFrame
-	kindBigFrame
 )
 
 // Actions that answer instead of the API. The call is not processed.
@@ -209,22 +207,47 @@ func Evict(upto int64) Action { return Action{kind: kindEvict, n: upto} }
 // Actions on the stream of Connect. Those that have a place take After.
 
 // HalfLine sends the first half of a frame and ends the stream in good order.
-func HalfLine() Action { return Action{kind: kindHalfLine} }
+func HalfLine() Action {
+	return Action{kind: kindStream, frame: func(st *stream, view map[string]any) bool {
+		st.half(view)
+		return false
+	}}
+}
 
 // ResetMidLine sends the first half of a frame and resets the connection.
-func ResetMidLine() Action { return Action{kind: kindResetMidLine} }
+func ResetMidLine() Action {
+	return Action{kind: kindStream, frame: func(st *stream, view map[string]any) bool {
+		st.half(view)
+		st.cutOff()
+		return false
+	}}
+}
 
 // EndStream ends the stream in good order, between two frames.
-func EndStream() Action { return Action{kind: kindEndStream} }
+func EndStream() Action {
+	return Action{kind: kindStream, moment: func(*stream) bool { return false }}
+}
 
 // Gap leaves the frame with that sequence number out.
 func Gap(seq int64) Action { return Action{kind: kindGap, n: seq} }
 
 // Duplicate replays from a sequence number, whatever the client asked for.
-func Duplicate(from int64) Action { return Action{kind: kindDuplicate, n: from} }
+func Duplicate(from int64) Action {
+	return Action{kind: kindDuplicate, n: from, moment: func(st *stream) bool {
+		if st.sent > 0 { // else it had its moment when the stream was opened
+			st.cursor = max(min(from-1, st.cursor), 0)
+		}
+		return true
+	}}
+}
 
 // RestartCounters counts the sequence from 1 again.
-func RestartCounters() Action { return Action{kind: kindRestartCounters} }
+func RestartCounters() Action {
+	return Action{kind: kindStream, moment: func(st *stream) bool {
+		st.shift = st.cursor
+		return true
+	}}
+}
 
 // ExitEarly sends the exit frame before the last data frame. It waits for the end
 // of the process.
@@ -234,10 +257,17 @@ func ExitEarly() Action { return Action{kind: kindExitEarly} }
 func NoExit() Action { return Action{kind: kindNoExit} }
 
 // Silent sends nothing for that long, heartbeats neither.
-func Silent(d time.Duration) Action { return Action{kind: kindSilent, d: d} }
+func Silent(d time.Duration) Action {
+	return Action{kind: kindStream, moment: func(st *stream) bool { return st.silent(d) }}
+}
 
 // BadBase64 sends a data frame whose payload is not base64.
-func BadBase64() Action { return Action{kind: kindBadBase64} }
+func BadBase64() Action {
+	return Action{kind: kindStream, frame: func(_ *stream, view map[string]any) bool {
+		view["data_base64"] = "!not-base64"
+		return true
+	}}
+}
 
 // BadJSON sends a line that is no JSON.
 func BadJSON() Action { return Line(`{"type":"data","seq":`) }
@@ -246,13 +276,28 @@ func BadJSON() Action { return Line(`{"type":"data","seq":`) }
 func UnknownType() Action { return Line(`{"type":"surprise"}`) }
 
 // Line sends a line as it is. A newline is added.
-func Line(text string) Action { return Action{kind: kindLine, text: text} }
+func Line(text string) Action {
+	return Action{kind: kindStream, moment: func(st *stream) bool {
+		st.text(text)
+		return true
+	}}
+}
 
 // ErrorFrame sends an error frame and ends the stream.
-func ErrorFrame(code string) Action { return Action{kind: kindErrorFrame, text: code} }
+func ErrorFrame(code string) Action {
+	return Action{kind: kindStream, moment: func(st *stream) bool {
+		st.line(map[string]any{"type": "error", "error": code})
+		return false
+	}}
+}
 
 // BigFrame sends a valid data frame that is longer than 1 MiB.
-func BigFrame() Action { return Action{kind: kindBigFrame} }
+func BigFrame() Action {
+	return Action{kind: kindStream, frame: func(_ *stream, view map[string]any) bool {
+		view["data_base64"] = base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("x"), bigFrame))
+		return true
+	}}
+}
 
 // effects are the actions that a call meets.
 type effects []Action

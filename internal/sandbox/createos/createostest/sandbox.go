@@ -100,7 +100,7 @@ func (s *Server) createSandbox(r *http.Request) (int, any, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	view := b.view(s)
+	view := b.view()
 	view["spawn_ms"] = s.config.Now().Sub(begin).Milliseconds()
 	view["bandwidth_quota_bytes"] = int64(1) << 40
 	view["ingress_url_template"] = "https://{port}-" + b.id + ".example.invalid"
@@ -329,7 +329,7 @@ func (s *Server) listSandboxes(r *http.Request) (int, any, error) {
 	}
 	page := []map[string]any{}
 	for i := offset; i < int64(len(all)) && i < offset+limit; i++ {
-		page = append(page, all[i].view(s))
+		page = append(page, all[i].view())
 	}
 	return ok(map[string]any{
 		"data":       page,
@@ -340,7 +340,7 @@ func (s *Server) listSandboxes(r *http.Request) (int, any, error) {
 func (s *Server) getSandbox(_ *http.Request, b *box) (int, any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ok(b.view(s))
+	return ok(b.view())
 }
 
 func (s *Server) patchSandbox(r *http.Request, b *box) (int, any, error) {
@@ -369,7 +369,7 @@ func (s *Server) patchSandbox(r *http.Request, b *box) (int, any, error) {
 	if asked.DisableAutoPause {
 		b.autoPause = 0
 	}
-	return ok(b.view(s))
+	return ok(b.view())
 }
 
 func (s *Server) deleteSandbox(r *http.Request, b *box) (int, any, error) {
@@ -407,7 +407,7 @@ func (s *Server) finish(ctx context.Context, b *box) error {
 // finishLogged is finish for which nobody waits. A sandbox that does not end stays
 // destroying.
 func (s *Server) finishLogged(b *box) {
-	ctx, cancel := ownContext(endTimeout)
+	ctx, cancel := ownContext()
 	defer cancel()
 	if err := s.finish(ctx, b); err != nil {
 		s.log.Error().Err(err).Str("sandbox", b.id).Msg("the sandbox has not ended")
@@ -474,7 +474,7 @@ func (s *Server) transit(b *box, from, to string) (int, any, error) {
 }
 
 // view is the SandboxView; s.mu is held.
-func (b *box) view(s *Server) map[string]any {
+func (b *box) view() map[string]any {
 	vcpu, mem := b.asked.size()
 	disk := b.asked.DiskMiB
 	if disk == 0 {

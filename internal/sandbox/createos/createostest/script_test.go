@@ -183,7 +183,7 @@ func TestStreamFaults(t *testing.T) {
 		"restart":          {createostest.RestartCounters().After(2), 0, []string{one, two, data(1, "three"), exit}, false},
 		"exit early":       {createostest.ExitEarly(), 0, []string{one, two, exit, three}, false},
 		"no exit":          {createostest.NoExit(), 0, []string{one, two, three}, false},
-		"bad base64":       {createostest.BadBase64().After(2), 0, []string{one, two, `{"data_base64":"!dGhyZWU-_","seq":3,"stream":"stdout","type":"data"}`, exit}, false},
+		"bad base64":       {createostest.BadBase64().After(2), 0, []string{one, two, `{"data_base64":"!not-base64","seq":3,"stream":"stdout","type":"data"}`, exit}, false},
 		"bad json":         {createostest.BadJSON().After(1), 0, []string{one, `{"type":"data","seq":`, two, three, exit}, false},
 		"unknown type":     {createostest.UnknownType().After(3), 0, []string{one, two, three, `{"type":"surprise"}`, exit}, false},
 		"error frame":      {createostest.ErrorFrame("internal").After(1), 0, []string{one, `{"error":"internal","type":"error"}`}, false},
@@ -298,10 +298,7 @@ func TestHandlerAlone(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	request, err := http.NewRequestWithContext(t.Context(), "POST", url+"/v1/sandboxes", nil)
 	require.NoError(t, err)
-	response, err := client.Do(request)
-	if err == nil {
-		_ = response.Body.Close()
-	}
+	_, err = client.Do(request) //nolint:bodyclose // there is none
 	cut(t, err)
 	require.NoError(t, server.Close())
 	require.ErrorIs(t, <-done, http.ErrServerClosed)

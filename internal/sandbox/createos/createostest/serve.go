@@ -245,7 +245,7 @@ func (b *countingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
 	// A hash never fails (package hash).
-	_, _ = b.sum.Write(p[:n]) //nolint:errcheck // see above
+	_, _ = b.sum.Write(p[:n])
 	if b.keep {
 		b.kept = append(b.kept, p[:min(n, keptBody-len(b.kept))]...)
 	}

@@ -219,7 +219,7 @@ func (s *Server) Close() error {
 	if server != nil {
 		errs = append(errs, server.Close())
 	}
-	ctx, cancel := ownContext(endTimeout)
+	ctx, cancel := ownContext()
 	defer cancel()
 	ends := make([]error, len(boxes))
 	var all sync.WaitGroup
@@ -251,6 +251,6 @@ func (s *Server) enter() bool {
 
 // ownContext is a context for what goes on although its caller has gone: a call
 // that is being processed, and Close.
-func ownContext(timeout time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), timeout) //nolint:forbidigo // see above
+func ownContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), endTimeout) //nolint:forbidigo // see above
 }

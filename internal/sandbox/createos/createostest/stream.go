@@ -1,7 +1,6 @@
 package createostest
 
 import (
-	"bytes"
 	"encoding/base64"
 	"net/http"
 	"strings"
@@ -91,9 +90,6 @@ func (st *stream) seek() error {
 
 // run sends frames until the exit frame, the client's end or a script's.
 func (st *stream) run() {
-	if a, ok := st.fx.find(kindSilent); ok && a.after == 0 && !st.silent(a.d) {
-		return
-	}
 	j, me := st.process.journal, &follower{}
 	j.join(me, st.cursor)
 	defer j.leave(me)
@@ -170,34 +166,16 @@ func (st *stream) end() {
 	st.line(map[string]any{"type": "exit", "signal": signalName(e.Signal)})
 }
 
-// moment carries out what is due now; false ends the stream.
+// moment carries out what is due between two frames; false ends the stream.
 func (st *stream) moment() bool {
 	for i, a := range st.fx {
-		if st.fired[i] || st.sent < a.after {
+		if a.moment == nil || st.fired[i] || st.sent < a.after {
 			continue
 		}
-		switch a.kind {
-		case kindLine:
-			st.text(a.text)
-		case kindErrorFrame:
-			st.line(map[string]any{"type": "error", "error": a.text})
-			return false
-		case kindEndStream:
-			return false
-		case kindSilent:
-			if a.after > 0 && !st.silent(a.d) {
-				return false
-			}
-		case kindRestartCounters:
-			st.shift = st.cursor
-		case kindDuplicate:
-			if a.after > 0 {
-				st.cursor = max(min(a.n-1, st.cursor), 0)
-			}
-		default:
-			continue // the others have their moment with a frame
-		}
 		st.fired[i] = true
+		if !a.moment(st) {
+			return false
+		}
 	}
 	return true
 }
@@ -214,30 +192,24 @@ func (st *stream) data(f frame) bool {
 		if a.kind == kindGap && a.n == f.seq {
 			return true
 		}
-		if st.fired[i] || st.sent < a.after {
-			continue
-		}
-		switch a.kind {
-		case kindBadBase64:
-			view["data_base64"] = "!" + base64.RawURLEncoding.EncodeToString(f.data) + "-_"
-		case kindBigFrame:
-			view["data_base64"] = base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("x"), bigFrame))
-		case kindHalfLine, kindResetMidLine:
-			text := encode(view)
-			st.server.write(st.w, text[:len(text)/2])
-			st.flush()
-			if a.kind == kindResetMidLine {
-				in(st.r).w.reset()
-			}
-			return false
-		default:
+		if a.frame == nil || st.fired[i] || st.sent < a.after {
 			continue
 		}
 		st.fired[i] = true
+		if !a.frame(st, view) {
+			return false
+		}
 	}
 	st.line(view)
 	st.sent++
 	return true
+}
+
+// half sends the first half of a frame.
+func (st *stream) half(view map[string]any) {
+	text := encode(view)
+	st.server.write(st.w, text[:len(text)/2])
+	st.flush()
 }
 
 func (st *stream) line(v map[string]any) { st.text(string(encode(v))) }

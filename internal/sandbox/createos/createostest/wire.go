@@ -3,6 +3,7 @@ package createostest
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -158,7 +159,7 @@ func (c *conn) reset() {
 		// An error means that it has ended.
 		_ = tcp.SetLinger(0) //nolint:errcheck // see above
 	}
-	_ = c.Conn.Close() //nolint:errcheck // see above
+	_ = c.Close() //nolint:errcheck // see above
 }
 
 // answerWriter is what the API answers into.
@@ -260,9 +261,7 @@ func (w *answerWriter) hang() {
 
 // answer is a scripted answer.
 func (w *answerWriter) answer(a Action) {
-	for name, values := range a.header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), a.header)
 	body := []byte(a.text)
 	if a.text == "" {
 		body = statusBody(a.code)
