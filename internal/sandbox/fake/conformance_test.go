@@ -24,7 +24,6 @@ func TestConformance(t *testing.T) {
 				world, err = fake.OpenWorld(t.TempDir())
 				require.NoError(t, err)
 				defer func() { require.NoError(t, world.Close()) }()
-				require.NoError(t, world.PlantStranger(sandbox.Handle{Provider: "fake", Host: "fake", Lease: "theirs"}))
 			}
 			sandboxtest.Run(t, sandboxtest.Harness{
 				New:     func(*testing.T) sandbox.Provider { return fake.New(world, cfg) },
@@ -37,6 +36,17 @@ func TestConformance(t *testing.T) {
 					sandbox.StartBadFormat:      {Argv: []string{"fake", "start:bad_format"}},
 					sandbox.StartBadInterpreter: {Argv: []string{"fake", "start:bad_interpreter"}},
 					sandbox.StartBadCwd:         {Argv: []string{"fake"}, Cwd: "/no/such/dir"},
+				},
+				Ambiguous: func(_ *testing.T, p sandbox.Provider, made bool) {
+					p.(*fake.Provider).OnCreate(fake.Create{Kind: sandbox.Ambiguous, Exists: made})
+				},
+				Stranger: func(t *testing.T) (sandbox.Handle, func() bool) {
+					h := sandbox.Handle{Provider: "fake", Host: "fake", Lease: "theirs"}
+					if cfg.Name != "" {
+						h.Provider, h.Host = cfg.Name, cfg.Host
+					}
+					require.NoError(t, world.PlantStranger(h))
+					return h, func() bool { return len(world.Strangers()) == 1 }
 				},
 				Break: func(t *testing.T, sb sandbox.Sandbox) { require.True(t, world.Vanish(sb.Handle().Lease)) },
 			})

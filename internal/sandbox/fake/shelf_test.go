@@ -53,19 +53,29 @@ func work(dir string) error {
 		if lease == "stubborn" {
 			argv = append(argv, "destroy:fail*3")
 		}
-		run, err := box.Prepare(ctx, sandbox.Process{Argv: argv}, &sandboxtest.Sink{})
+		up := make(output, 1)
+		run, err := box.Prepare(ctx, sandbox.Process{Argv: argv}, up)
 		if err != nil {
 			return err
 		}
 		if err := run.Open(ctx); err != nil {
 			return err
 		}
+		<-up
 	}
 	if _, err := p.Destroy(ctx, sandbox.Handle{Provider: "fake", Host: "fake", Lease: "stubborn"}); err == nil {
 		return fmt.Errorf("destroyed at the first try")
 	}
 	fmt.Println("ready")
 	<-make(chan struct{})
+	return nil
+}
+
+// output takes one piece.
+type output chan struct{}
+
+func (o output) Write(sandbox.Stream, []byte) error {
+	o <- struct{}{}
 	return nil
 }
 

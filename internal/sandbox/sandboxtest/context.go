@@ -19,6 +19,8 @@ func contextTests() []namedTest {
 		{"TerminateCancelled", terminateCancelled},
 		{"ResetCancelled", resetCancelled},
 		{"DestroyCancelled", destroyCancelled},
+		{"CollectCancelled", collectCancelled},
+		{"InventoryCancelled", inventoryCancelled},
 		{"OutlivesItsContexts", outlivesItsContexts},
 	}
 }
@@ -138,6 +140,35 @@ func destroyCancelled(s *suite) {
 		proof, err := sb.Destroy(s.ended())
 		if err == nil && proof.Proven {
 			require.False(s, s.listed(sb.Handle().Lease))
+		}
+	})
+}
+
+// A collection that its context ended says so, or has all; the next one has all.
+func collectCancelled(s *suite) {
+	if !s.files() {
+		return
+	}
+	run := s.finished(s.create(), Put("a", "1"), Put("b", "2"))
+	seen := 0
+	prompt(s, "collect", func() {
+		more, err := run.Collect(s.ended(), plenty("*"), func(sandbox.Collected) error { seen++; return nil })
+		if err == nil {
+			require.Equal(s, 2, seen+more, "no error, and not all")
+		}
+	})
+	lines, _ := s.collected(run, plenty("*"))
+	require.Equal(s, []string{"a=1", "b=2"}, lines)
+}
+
+// A listing that its context ended is an error, or complete: never a part.
+func inventoryCancelled(s *suite) {
+	sb := s.create()
+	prompt(s, "inventory", func() {
+		handles, err := s.p.Inventory(s.ended())
+		if err == nil {
+			require.Len(s, handles, 1)
+			require.Equal(s, sb.Handle().Lease, handles[0].Lease)
 		}
 	})
 }

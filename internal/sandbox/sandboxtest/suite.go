@@ -37,6 +37,13 @@ type Harness struct {
 	// Break ends or spoils a sandbox from outside, so that it is lost. Nil leaves
 	// the test of Lost out.
 	Break func(t *testing.T, sb sandbox.Sandbox)
+	// Ambiguous makes the next Create end in doubt, with a sandbox behind it or
+	// without. Nil leaves the test of that out.
+	Ambiguous func(t *testing.T, p sandbox.Provider, made bool)
+	// Stranger makes a sandbox that does not carry our mark, under a handle as ours
+	// have, and says whether it is still there. It is gone with the test. Nil leaves
+	// the test of that out.
+	Stranger func(t *testing.T) (h sandbox.Handle, alive func() bool)
 }
 
 const (
@@ -71,6 +78,8 @@ func Run(t *testing.T, h Harness) {
 		{"Files", fileTests()},
 		{"Reset", resetTests()},
 		{"Lost", lostTests()},
+		{"Race", raceTests()},
+		{"Doubt", doubtTests()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
