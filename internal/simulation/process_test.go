@@ -58,6 +58,12 @@ func (p *process) pass() error {
 	}
 }
 
+func (p *process) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
 // kill ends the process without a word.
 func (p *process) kill() {
 	p.mu.Lock()

@@ -181,9 +181,24 @@ func (w *truth) wroteEntry(rec *wire.LeaseRecord) {
 			l.entered = max(l.entered, rec.Uses)
 		})
 	case wire.LeaseQuarantined:
+		w.orphaned(rec)
 		w.doubted(rec.Lease, "its entry says quarantined")
 	case wire.LeaseDestroyed:
 		w.ended("entry", rec.Lease, rec.Evidence, rec.DestroyedAt)
+	}
+}
+
+// orphaned checks that nobody takes a lease for ownerless whose worker lives and
+// holds its epoch.
+func (w *truth) orphaned(rec *wire.LeaseRecord) {
+	w.mu.Lock()
+	l := w.lease(rec.Lease)
+	w.mu.Unlock()
+	if l.owner == nil || l.owner.isDead() {
+		return
+	}
+	if owner := w.s.workerOf(l.owner); owner != nil && owner.keeper.Ready() == nil && strings.HasPrefix(rec.Message, "its worker ") {
+		w.s.breach("%s is taken for ownerless, %s lives and holds its epoch: %s", l.name, l.owner.name, rec.Message)
 	}
 }
 
