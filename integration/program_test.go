@@ -409,6 +409,32 @@ func TestCancelGivesTheGraceThatWasAskedFor(t *testing.T) {
 	})
 }
 
+// The end of its worker gives a job the same grace as a cancel: SIGTERM, the time that was
+// asked for, and all that the program says until then.
+func TestShutdownGivesTheGraceThatWasAskedFor(t *testing.T) {
+	t.Parallel()
+	// The longest grace that a stopping worker gives is a part of the ack wait.
+	s, _ := newBrokerStack(t, withAckWait("30s"), nil)
+	w := s.worker("w1", "--slots", "2", "--drain", "100ms")
+	var out []byte
+	r := limited(60_000, 20_000, "sh", "-c", "trap 'sleep 2; echo saved; exit 0' TERM; echo up; sleep 300 & wait")
+	f, up := s.submitWatched("saves", r, func(ev wire.Event) bool {
+		if ev.Type == wire.EventStdout {
+			out = append(out, ev.Data...)
+		}
+		return bytes.HasPrefix(out, []byte("up\n"))
+	})
+	s.within(up, "no output")
+	began := time.Now()
+	w.signal(syscall.SIGTERM)
+	f.wait().proven()
+	require.GreaterOrEqual(t, time.Since(began), 2*time.Second, "%s %q", f.raw, f.stdout)
+	require.Equal(t, "up\nsaved\n", string(f.stdout), "%s", f.raw)
+	require.Equal(t, 0, *f.result.ExitCode, "%s", f.raw)
+	require.Equal(t, []any{wire.Lost, wire.ReasonShutdown}, []any{f.result.Outcome, f.result.Reason}, "%s", f.raw)
+	s.within(w.done, "the worker does not end")
+}
+
 // A sandbox whose first process dies takes its program along, the job is lost
 // with that reason, at once, and the next job has another sandbox.
 func TestSandboxThatDiesUnderItsJob(t *testing.T) {

@@ -171,16 +171,29 @@ func TestProcessSettings(t *testing.T) {
 	fd, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Close(fd)) }()
+	// Where the worker may, it has what jobs are not to inherit.
+	for _, resource := range []int{unix.RLIMIT_RTPRIO, unix.RLIMIT_NICE} {
+		var own unix.Rlimit
+		require.NoError(t, unix.Getrlimit(resource, &own))
+		if unix.Setrlimit(resource, &unix.Rlimit{Cur: 30, Max: 30}) == nil {
+			defer func() { require.NoError(t, unix.Setrlimit(resource, &own)) }()
+		}
+	}
+	var core unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_CORE, &core))
+	dumps := min(core.Max, 1) // a worker that may have none cannot give one byte
 	box := create(t, provider(t, false))
 	r := run(t, box, shell(`cd /proc/self/fd && for f in *; do test -e $f && echo fd $f; done
 		umask; ulimit -n; ulimit -c; cat /proc/self/oom_score_adj; pwd; hostname; id -u; id -g
 		grep -E '^(SigBlk|SigIgn|CapPrm|CapEff|CapBnd|CapAmb|CapInh|NoNewPrivs)' /proc/self/status | tr '\t' ' '
-		yes | head -1; cut -d' ' -f 7 /proc/self/stat; echo >/dev/tty`))
+		yes | head -1; cut -d' ' -f 7 /proc/self/stat
+		grep -E 'core file|nice|realtime priority' /proc/self/limits | tr -s ' ' | sed 's/ [a-z]* $/ /'; echo >/dev/tty`))
 	require.Equal(t, strings.Join([]string{
 		"fd 0", "fd 1", "fd 2", "0022", "1024", "0", "1000", "/proc/self/fd", "sandbox", "1000", "1000",
 		"SigBlk: 0000000000000000", "SigIgn: 0000000000000000",
 		"CapInh: 0000000000000000", "CapPrm: 0000000000000000", "CapEff: 0000000000000000", "CapBnd: 0000000000000000", "CapAmb: 0000000000000000",
-		"NoNewPrivs: 1", "y", "0", "",
+		"NoNewPrivs: 1", "y", "0",
+		fmt.Sprintf("Max core file size %d %[1]d ", dumps), "Max nice priority 0 0 ", "Max realtime priority 0 0 ", "",
 	}, "\n"), r.stdout)
 	require.Contains(t, r.stderr, "/dev/tty")
 }

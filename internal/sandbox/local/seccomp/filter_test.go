@@ -114,6 +114,8 @@ func model(arch seccomp.Arch, names map[uint32]string, c call, inLease bool) uin
 		return when(arg(3)&0x40000 == 0, eperm)
 	case name == "memfd_create":
 		return when(arg(1)&4 == 0, eperm)
+	case name == "fcntl":
+		return when(arg(1) != 1024 && arg(1) != 1040, eperm)
 	case name == "shmget":
 		return when(arg(2)&0x800 == 0, eperm)
 	case name == "prlimit64":
@@ -151,7 +153,7 @@ func byNumber(arch seccomp.Arch) map[uint32]string {
 func TestEveryNumber(t *testing.T) {
 	var interesting []uint64
 	for _, v := range []uint64{
-		0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 26, 29, 31, 38, 40, 43, 44, 50, 51, 52, 53, 58, 115, 132, 262, 0x800, 0x801, 0x80002,
+		0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 26, 29, 31, 38, 40, 43, 44, 50, 51, 52, 53, 58, 115, 132, 262, 1024, 1025, 1040, 0x800, 0x801, 0x80002,
 		0xffffffff, 0x20000, 0x40000, 0x40022, 0x60000, 0x400000,
 		unix.TIOCSTI, unix.TIOCLINUX, unix.TCGETS, unix.TIOCINQ, unix.TIOCSTI - 1, unix.TIOCSTI + 1,
 		unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS,
@@ -285,6 +287,8 @@ func TestFilter(t *testing.T) {
 		{"setsockopt", eperm, [6]uint64{3, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF}},
 		{"mmap", allow, [6]uint64{0, 4096, 3, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS}},
 		{"mmap", eperm, [6]uint64{0, 2 << 20, 3, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_HUGETLB}},
+		{"fcntl", allow, [6]uint64{3, unix.F_SETLK}},
+		{"fcntl", eperm, [6]uint64{3, unix.F_SETLEASE, unix.F_RDLCK}},
 		{"memfd_create", eperm, [6]uint64{0, unix.MFD_HUGETLB | unix.MFD_CLOEXEC}},
 		{"prlimit64", allow, [6]uint64{0, unix.RLIMIT_NOFILE, 1 << 40}},
 		{"prlimit64", allow, [6]uint64{0, unix.RLIMIT_CORE, 0, 1 << 40}},

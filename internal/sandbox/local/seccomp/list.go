@@ -28,7 +28,7 @@ func allowed() []string {
 	return []string{
 		// Files by descriptor.
 		"read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
-		"lseek", "close", "close_range", "dup", "dup3", "fcntl", "flock", "fsync", "fdatasync", "sync_file_range",
+		"lseek", "close", "close_range", "dup", "dup3", "flock", "fsync", "fdatasync", "sync_file_range",
 		"ftruncate", "fallocate", "fadvise64", "readahead", "copy_file_range", "sendfile",
 		"splice", "tee", "vmsplice", "cachestat", "fstat", "fstatfs", "fchmod", "fchown", "fchdir", "getdents64",
 		// Files by name.
@@ -92,6 +92,9 @@ func decided() []decision {
 		{"mmap", without(3, unix.MAP_HUGETLB)},
 		{"memfd_create", without(1, unix.MFD_HUGETLB)},
 		{"shmget", without(2, shmHuge)},
+		// Who opens a file that has a lease waits for its holder (fcntl(2)): a job that has the
+		// user of the files that it is shown could keep everybody from them.
+		{"fcntl", compareArg(1, allow, eperm, unix.F_SETLEASE, setDelegation)},
 		// Input that a terminal would take for its user's, and a console's selection.
 		{"ioctl", compareArg(1, allow, eperm, unix.TIOCSTI, unix.TIOCLINUX)},
 		{"socket", sockets()},
@@ -106,8 +109,12 @@ func decided() []decision {
 	}
 }
 
-// shmHuge is SHM_HUGETLB (shmget(2)).
-const shmHuge = 0o4000
+const (
+	// shmHuge is SHM_HUGETLB (shmget(2)).
+	shmHuge = 0o4000
+	// setDelegation is F_SETDELEG (linux/fcntl.h), since Linux 6.19.
+	setDelegation = 1024 + 16
+)
 
 // sockets allows those of ordinary programs, by family, type and protocol: for every
 // other the kernel would load the module that has it, whoever asks. AF_NETLINK is not

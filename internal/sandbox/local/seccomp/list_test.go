@@ -55,7 +55,7 @@ var refused = map[string]string{
 // byArgument is what ours decides by an argument; the source list does so, too, or
 // allows it whole.
 var byArgument = []string{
-	"ioctl", "socket", "socketpair", "setsockopt", "personality", "clone", "mmap", "memfd_create", "shmget", "prlimit64", "setrlimit",
+	"ioctl", "socket", "socketpair", "setsockopt", "personality", "clone", "mmap", "memfd_create", "shmget", "prlimit64", "setrlimit", "fcntl",
 }
 
 // sourceList is what the source list allows a container without any capability, with
