@@ -118,7 +118,7 @@ func (p *Pool) Acquire(ctx context.Context, want Want) (*Lease, error) {
 
 // await waits for a lease until AcquireTimeout after began.
 func (p *Pool) await(ctx context.Context, want Want, began time.Time, again bool) (*Lease, error) {
-	w, lease, err := p.request(want, again)
+	w, lease, err := p.request(want, began, again)
 	if w == nil {
 		return lease, err
 	}
@@ -147,7 +147,7 @@ func (p *Pool) await(ctx context.Context, want Want, began time.Time, again bool
 
 // request answers at once where it can, else it lines up: in front of all others
 // where the lease that it got first was none.
-func (p *Pool) request(want Want, again bool) (*waiter, *Lease, error) {
+func (p *Pool) request(want Want, began time.Time, again bool) (*waiter, *Lease, error) {
 	defer p.lock()()
 	b, now := p.books, time.Now()
 	prof, known := b.byName[want.Profile]
@@ -156,6 +156,9 @@ func (p *Pool) request(want Want, again bool) (*waiter, *Lease, error) {
 		return nil, nil, ErrClosed
 	case !known:
 		return nil, nil, fmt.Errorf("%w %q", ErrUnknownProfile, want.Profile)
+	case again && now.Sub(began) >= p.cfg.AcquireTimeout:
+		b.totals.Timeouts++
+		return nil, nil, &NoCapacityError{Waited: now.Sub(began), Stats: b.stats()}
 	case want.Tenant == "":
 		return nil, nil, errors.New("acquire a lease: a tenant is needed")
 	}

@@ -42,7 +42,8 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%+v", sum)
 	if *seed == 0 && last >= 100 {
-		require.NotZero(t, min(sum.Acquired, sum.Reused, sum.Quarantined, sum.Reaped, sum.Evicted, sum.Expired, sum.Lost, sum.Stuck, sum.Errors, sum.Late),
+		require.NotZero(t, min(sum.Acquired, sum.Reused, sum.Quarantined, sum.Reaped, sum.Evicted, sum.Expired, sum.Lost, sum.Stuck, sum.Errors, sum.Late,
+			sum.Intents, sum.Overtaken, sum.Disowned, sum.Swept, sum.Closed),
 			"the simulation does not reach everything: %+v", sum)
 	}
 }
@@ -50,6 +51,9 @@ func TestSimulation(t *testing.T) {
 // simTotals say how much the simulations covered.
 type simTotals struct {
 	Acquired, Reused, Quarantined, Reaped, Evicted, Expired, Lost, Stuck, Errors, Late uint64
+	// Of the ledger: intents that were written, calls that lost, leases of a lapsed
+	// epoch, entries that others took over, entries that ended.
+	Intents, Overtaken, Disowned, Swept, Closed uint64
 }
 
 func (s *simTotals) add(o simTotals) {
@@ -63,6 +67,11 @@ func (s *simTotals) add(o simTotals) {
 	s.Stuck += o.Stuck
 	s.Errors += o.Errors
 	s.Late += o.Late
+	s.Intents += o.Intents
+	s.Overtaken += o.Overtaken
+	s.Disowned += o.Disowned
+	s.Swept += o.Swept
+	s.Closed += o.Closed
 }
 
 // world is the truth about all sandboxes, against which the pool is checked.
@@ -81,6 +90,9 @@ type world struct {
 	errors  uint64
 	late    uint64
 	waiting []<-chan struct{}
+	// epoch counts the epochs, from 1; lapsed is the last one that was disowned.
+	epoch, lapsed int
+	ledger        simTotals
 }
 
 // truth is what is so about one sandbox, whatever the pool thinks.
@@ -97,6 +109,8 @@ type truth struct {
 	excused  bool
 	recorded bool
 	refusals int
+	// entry is what the ledger says of it.
+	entry entry
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -105,11 +119,13 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for _, kind := range []string{
 		"refused", "ambiguous", "made anyway", "create hangs", "reset fails", "reset hangs", "destroy fails",
 		"destroy unproven", "destroy hangs", "publish fails", "lost", "unproven", "doubt", "impatient",
+		"ledger fails", "ledger in doubt", "ledger hangs", "swept", "disowned",
 	} {
 		w.trouble[kind] = []float64{0, 0, 0.03, 0.1, 0.3}[w.rng.IntN(5)]
 	}
 	w.capacity = 1 + w.rng.IntN(6)
-	w.provider = &provider{name: "fake", onCreate: w.create, onReset: w.reset, onDestroy: w.destroy}
+	w.epoch = 1
+	w.provider = &provider{name: "fake", outlives: w.rng.IntN(3) > 0, onCreate: w.create, onReset: w.reset, onDestroy: w.destroy}
 	return w
 }
 
@@ -166,7 +182,12 @@ func (w *world) create(ctx context.Context, lease string) error {
 	}
 	ambiguous := w.chance("ambiguous")
 	made := !ambiguous || w.chance("made anyway")
-	w.of(lease, func(s *truth) { s.exists, s.excused = made, s.reaped })
+	w.of(lease, func(s *truth) {
+		s.exists, s.excused = made, s.reaped
+		if w.provider.outlives && s.entry.state == "" {
+			w.t.Errorf("lease %s is made without an intent", lease)
+		}
+	})
 	w.countBoxes()
 	if ambiguous {
 		return sandbox.Errorf(sandbox.Ambiguous, "create", "by chance")
@@ -231,7 +252,12 @@ func (w *world) Quarantine(ctx context.Context, r leasepool.Record) error {
 		}
 		fails = fails && s.refusals < 3
 		s.refusals++
-		s.recorded = s.recorded || !fails
+		if !fails {
+			s.recorded = true
+			if s.entry.state != "" {
+				s.entry.state = "quarantined"
+			}
+		}
 	})
 	if fails {
 		return errDown
@@ -252,9 +278,13 @@ func (w *world) reap(done <-chan struct{}) {
 				w.provider.lose(info.ID)
 			}
 			recorded := false
+			w.sweep(info.ID)
 			w.of(info.ID, func(s *truth) {
-				if recorded = s.recorded; recorded {
+				if recorded = s.recorded && !s.entry.promised; recorded {
 					s.exists, s.reaped = false, true
+					if s.entry.state != "" {
+						s.entry.state, s.entry.evidence = "destroyed", proven.Evidence
+					}
 				}
 			})
 			if recorded && w.pool.Gone(info.ID, proven) && w.pool.Gone(info.ID, proven) {
@@ -282,16 +312,17 @@ func (w *world) hold(jobs int, done <-chan struct{}) {
 		if w.chance("impatient") {
 			ctx, cancel = context.WithTimeout(w.t.Context(), w.upTo(time.Second))
 		}
-		began := time.Now()
+		began, lapsed := time.Now(), w.lapsedEpoch()
 		l, err := w.pool.Acquire(ctx, want)
 		cancel()
-		if waited := time.Since(began); waited > 40*time.Second {
+		if waited := time.Since(began); waited > 40*time.Second && !w.provider.outlives || waited > 170*time.Second {
 			w.t.Errorf("waited for %s", waited)
 		}
 		if err != nil {
 			w.refused(err)
 			continue
 		}
+		w.mayUse(l, want, lapsed)
 		w.use(l, want)
 	}
 }
@@ -343,6 +374,7 @@ func (w *world) use(l *leasepool.Lease, want leasepool.Want) {
 	doubt := v.Doubt != "" || !v.Proof.Proven
 	w.of(l.ID(), func(s *truth) {
 		w.inUse--
+		s.entry.promised = false
 		s.held, s.dirty = false, true
 		s.doubted = s.doubted || doubt
 	})
@@ -363,7 +395,8 @@ func (w *world) use(l *leasepool.Lease, want leasepool.Want) {
 // balance checks the pool's own figures.
 func (w *world) balance() {
 	s := w.pool.Stats()
-	held := s.Creating + s.Abandoned + s.Idle + s.InUse + s.Resetting + s.Destroying + s.Poisoned + s.Quarantined
+	held := s.Creating + s.Abandoned + s.Confirming + s.Idle + s.Reserved + s.InUse + s.Resetting + s.Destroying + s.Poisoned + s.Quarantined
+	w.balanceLedger()
 	if uint64(held) != s.Totals.Created-s.Totals.Gone {
 		w.t.Errorf("%d of %d created and %d gone are held", held, s.Totals.Created, s.Totals.Gone)
 	}
@@ -388,7 +421,7 @@ func simulate(t *testing.T, seed uint64) simTotals {
 			{Name: "reused", Provider: w.provider, ReuseTenant: true, MaxUses: 4, MaxAge: time.Minute, IdleTTL: 10 * time.Second},
 			{Name: "once", Provider: w.provider, Warm: w.pick(w.capacity + 1)},
 		},
-		AcquireTimeout: 40 * time.Second, CreateTimeout: 10 * time.Second,
+		AcquireTimeout: 40 * time.Second, CreateTimeout: 10 * time.Second, Ledger: w,
 	})
 	require.NoError(t, err)
 	w.pool = pool
@@ -406,6 +439,7 @@ func simulate(t *testing.T, seed uint64) simTotals {
 	if w.pick(2) == 0 {
 		for range 40 {
 			time.Sleep(w.upTo(time.Second))
+			w.disown()
 			w.balance()
 		}
 	} else {
@@ -424,6 +458,7 @@ func simulate(t *testing.T, seed uint64) simTotals {
 	return simTotals{
 		totals.Acquired, totals.Reused, totals.Quarantined, totals.Reaped, totals.Evicted, totals.Expired, totals.Lost,
 		totals.Stuck, w.errors, w.late,
+		w.ledger.Intents, w.ledger.Overtaken, w.ledger.Disowned, w.ledger.Swept, w.ledger.Closed,
 	}
 }
 
@@ -436,6 +471,7 @@ func (w *world) settle(err error) {
 	}
 	left := w.pool.Leases()
 	w.balance()
+	w.settleLedger(err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for lease, s := range w.truth {
