@@ -186,8 +186,10 @@ func (c *consumer) has(token string) bool {
 
 // try runs one attempt on top of the record with sequence base.
 func (c *consumer) try(ctx context.Context, j *job, number int, base uint64) {
+	running, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
 	a := &attempt{
-		c: c, j: j, number: number, base: base, hurry: make(chan struct{}),
+		c: c, cut: cut, j: j, number: number, base: base, hurry: make(chan struct{}),
 		token: fmt.Sprintf("%s/%d/%d", c.p.name, number, c.s.pick("token", 1<<30)),
 	}
 	c.mu.Lock()
@@ -197,8 +199,6 @@ func (c *consumer) try(ctx context.Context, j *job, number int, base uint64) {
 	}
 	c.attempts[j.ID] = a
 	c.mu.Unlock()
-	running, cut := context.WithCancelCause(ctx)
-	a.cut = cut
 	var beats sync.WaitGroup
 	stop := make(chan struct{})
 	beats.Go(func() { a.keep(ctx, stop) })

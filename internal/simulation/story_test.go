@@ -319,7 +319,7 @@ func (s *story) cancel(w *worker) {
 	w.consumer.mu.Lock()
 	defer w.consumer.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(w.consumer.attempts)) {
-		if a := w.consumer.attempts[id]; a.cut != nil && w.answers() {
+		if a := w.consumer.attempts[id]; w.answers() {
 			s.count("cancelled")
 			s.tell("publisher", "cancels %s", id)
 			a.cut(run.ErrCancelled)

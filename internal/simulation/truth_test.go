@@ -20,6 +20,7 @@ type truth struct {
 	mu     sync.Mutex
 	leases map[string]*lease
 	runs   map[string]*boxRun // the newest of each job
+	epochs map[string]string  // the newest of each worker
 	// unfinished are the records and entries that do not say destroyed, by subject.
 	unfinished map[string]unfinished
 }
@@ -39,6 +40,8 @@ type lease struct {
 	run    *boxRun
 	tenant string
 	uses   int
+	// epoch is the one in which its entry was written.
+	epoch string
 	// entered counts the uses that the ledger has.
 	entered int
 	// doubt says why it may not be used any more.
@@ -47,7 +50,7 @@ type lease struct {
 }
 
 func newTruth(s *sim) *truth {
-	return &truth{s: s, leases: map[string]*lease{}, runs: map[string]*boxRun{}, unfinished: map[string]unfinished{}}
+	return &truth{s: s, leases: map[string]*lease{}, runs: map[string]*boxRun{}, epochs: map[string]string{}, unfinished: map[string]unfinished{}}
 }
 
 // of runs a change on a lease's truth.
@@ -148,7 +151,13 @@ func (w *truth) wrote(subject string, _, now []byte) {
 		}
 		w.note(subject, rec.Lease, string(rec.State), rec.Worker, rec.State == wire.Gone)
 		w.wroteRecord(rec)
-	case !strings.Contains(subject, "._worker."):
+	case strings.Contains(subject, "._worker."):
+		if rec, err := wire.DecodeEpoch(now); err == nil {
+			w.mu.Lock()
+			w.epochs[rec.Worker] = rec.Epoch
+			w.mu.Unlock()
+		}
+	default:
 		rec, err := wire.DecodeLease(now)
 		if err != nil {
 			w.s.breach("an entry that cannot be read: %v", err)
@@ -163,6 +172,7 @@ func (w *truth) wroteRecord(rec *wire.Quarantine) {
 	w.s.tell("books", "record of %s: %s (%s)", w.name(rec.Lease), rec.State, rec.Reason)
 	if rec.State != wire.Gone {
 		w.s.count("quarantined: " + string(rec.Reason))
+		w.orphaned(rec)
 		w.doubted(rec.Lease, "it is in quarantine")
 		return
 	}
@@ -172,7 +182,9 @@ func (w *truth) wroteRecord(rec *wire.Quarantine) {
 func (w *truth) wroteEntry(rec *wire.LeaseRecord) {
 	w.s.tell("books", "entry of %s: %s, epoch %s of %s", w.name(rec.Lease), rec.State, rec.Epoch, rec.Worker)
 	switch rec.State {
-	case wire.LeaseIntent, wire.LeaseReady:
+	case wire.LeaseIntent:
+		w.of(rec.Lease, func(l *lease) { l.epoch = rec.Epoch })
+	case wire.LeaseReady:
 	case wire.LeaseInUse:
 		w.of(rec.Lease, func(l *lease) {
 			if l.doubt != "" {
@@ -181,23 +193,23 @@ func (w *truth) wroteEntry(rec *wire.LeaseRecord) {
 			l.entered = max(l.entered, rec.Uses)
 		})
 	case wire.LeaseQuarantined:
-		w.orphaned(rec)
 		w.doubted(rec.Lease, "its entry says quarantined")
 	case wire.LeaseDestroyed:
 		w.ended("entry", rec.Lease, rec.Evidence, rec.DestroyedAt)
 	}
 }
 
-// orphaned checks that nobody takes a lease for ownerless whose worker lives and
-// holds its epoch.
-func (w *truth) orphaned(rec *wire.LeaseRecord) {
+// orphaned checks that nobody takes a lease for ownerless whose worker lives, was
+// not asked to end, and holds its epoch.
+func (w *truth) orphaned(rec *wire.Quarantine) {
 	w.mu.Lock()
-	l := w.lease(rec.Lease)
+	l, epoch := w.lease(rec.Lease), w.epochs[rec.Worker]
 	w.mu.Unlock()
-	if l.owner == nil || l.owner.isDead() {
+	if rec.Reason != wire.QuarantineOwnerGone || !l.outlives || l.owner == nil || l.owner.isDead() {
 		return
 	}
-	if owner := w.s.workerOf(l.owner); owner != nil && owner.keeper.Ready() == nil && strings.HasPrefix(rec.Message, "its worker ") {
+	owner := w.s.workerOf(l.owner)
+	if owner != nil && owner.asked.Err() == nil && owner.keeper.Ready() == nil && l.epoch == epoch {
 		w.s.breach("%s is taken for ownerless, %s lives and holds its epoch: %s", l.name, l.owner.name, rec.Message)
 	}
 }
