@@ -24,9 +24,12 @@ import (
 // shipped is where the files for operators stand.
 const shipped = "../deploy/nats"
 
-// guardedConfig is what docs/permissions.md asks of every service.
+// guardedConfig is what docs/permissions.md asks of every service. The fake sandboxes
+// outlive their worker, so that the ledger is written, and the reaper service ends them.
 const guardedConfig = `
 ack_wait: 5s
+fake_world: %s
+sweep_interval: 1s
 fleet_slots: 64
 reply_allow: ["_INBOX.{tenant}.>", "reply.{tenant}.>"]
 profiles:
@@ -39,7 +42,7 @@ profiles:
 // everything in the account of the streams, and in that of the observers.
 var inboxes = map[string]string{
 	"worker": "_INBOX_exec.worker", "gateway": "_INBOX_exec.gateway", "reaper": "_INBOX_exec.reaper",
-	"operator": "_INBOX_exec.operator", "observer": "_INBOX", "sys": "_INBOX",
+	"operator": "_INBOX.@operator", "observer": "_INBOX", "sys": "_INBOX",
 	"demo": "_INBOX.demo", "demo-trusted": "_INBOX.demo", "acme": "_INBOX.acme",
 	"witness": "_INBOX_witness", "onlooker": "_INBOX",
 }
@@ -147,7 +150,7 @@ func newGuarded(t *testing.T, opts *server.Options, come users) *guarded {
 	srv := startServer(t, opts)
 	dir := t.TempDir()
 	g := &guarded{stack: &stack{t: t, url: srv.ClientURL(), dir: dir, config: filepath.Join(dir, "sallyport.yaml")}, users: come}
-	require.NoError(t, os.WriteFile(g.config, []byte(guardedConfig), 0o600))
+	require.NoError(t, os.WriteFile(g.config, fmt.Appendf(nil, guardedConfig, t.TempDir()), 0o600))
 	g.witness, g.onlooker = g.as(t, "witness"), g.as(t, "onlooker")
 	var err error
 	g.nc = g.witness
@@ -228,6 +231,9 @@ func (g *guarded) wholePath(t *testing.T) {
 	for _, user := range []string{"operator", "observer"} {
 		require.Contains(t, g.ok(user, "quarantine", "ls"), f.result.Lease.ID, user)
 		require.Contains(t, g.ok(user, "quarantine", "show", f.result.Lease.ID), "doubt", user)
+		// Who holds what is the workers' word, and asked for elsewhere.
+		leases, _ := g.command(g.login(user, "leases", "--all", "--wait", "10ms")...)
+		require.Contains(t, leases, f.result.Lease.ID, user)
 		require.Contains(t, g.ok(user, "workers"), fmt.Sprintf("of %d", slots), user)
 		require.Contains(t, g.ok(user, "dead", "ls"), "broken", user)
 		require.Contains(t, g.ok(user, "streams", "check", "--config", g.config), "as planned", user)
@@ -329,7 +335,7 @@ func (g *guarded) replies(gateway *service) {
 	seen, err := g.witness.SubscribeSync("exec.job.>")
 	require.NoError(t, err)
 	elsewhere := []string{
-		"_INBOX.acme.x", "reply.acme.x", "_INBOX_exec.worker.x", "_INBOX_exec.operator.x", "exec.job.acme.default.evil", "exec.submit.acme.default",
+		"_INBOX.acme.x", "reply.acme.x", "_INBOX_exec.worker.x", "_INBOX.@operator.x", "exec.job.acme.default.evil", "exec.submit.acme.default",
 		"exec.cancel.acme.kept", "exec.run.acme.kept", "exec.out.acme.kept", "exec.ctl.acme.kept", "$KV.EXEC_WORKERS.x", "$SRV.PING", "$O.EXEC_FILES.M.x",
 	}
 	var heard []*nats.Subscription
@@ -364,6 +370,10 @@ func (g *guarded) replies(gateway *service) {
 		require.NoError(t, nc.Flush())
 		require.ErrorIs(t, nc.LastError(), nats.ErrPermissionViolation, reply)
 	}
+	// An operator is told what services there are.
+	pong, err := g.as(t, "operator").RequestWithContext(g.soon(), "$SRV.PING.sallyport-gateway", nil)
+	require.NoError(t, err)
+	require.Contains(t, string(pong.Data), "sallyport-gateway")
 	// The mirror: its own inbox is answered.
 	_, err = demo.RequestWithContext(g.soon(), "exec.status.demo.kept", nil)
 	require.NoError(t, err)
@@ -452,7 +462,7 @@ func verdict(nc *nats.Conn, effect bool) error {
 	case !refused && effect:
 		return nil
 	default:
-		return fmt.Errorf("refused: %t (%w), effect: %t", refused, nc.LastError(), effect)
+		return fmt.Errorf("refused: %t (%v), effect: %t", refused, nc.LastError(), effect)
 	}
 }
 
@@ -694,14 +704,16 @@ func tenantAttempts() []attempt {
 		{"listen at another tenant's reply subjects", subscribe("reply.acme.>", "reply.acme.x"), but("acme"), []string{"acme"}},
 	}
 	for _, role := range []string{"worker", "gateway", "reaper", "operator"} {
-		inbox := "_INBOX_exec." + role
-		rows = append(rows, attempt{"listen at the inboxes of the " + role, subscribe(inbox+".>", inbox+".n.x"), but(role), []string{role}})
+		// The observer may listen to _INBOX.>, in an account where these do not come.
+		inbox := inboxes[role]
+		mayNot := but(role, "observer")
+		rows = append(rows, attempt{"listen at the inboxes of the " + role, subscribe(inbox+".>", inbox+".n.x"), mayNot, []string{role}})
 	}
 	return append(
 		rows,
 		attempt{"answer in a worker's place", publish("_INBOX_exec.worker.n.x"), but("worker"), []string{"worker"}},
 		attempt{"answer in a gateway's place", publish("_INBOX_exec.gateway.n.x"), but("worker"), []string{"worker"}},
-		attempt{"answer an operator", publish("_INBOX_exec.operator.n.x"), but("worker", "gateway", "reaper"), []string{"gateway", "reaper"}},
+		attempt{"answer an operator", publish("_INBOX.@operator.n.x"), but("worker", "gateway", "reaper"), []string{"gateway", "reaper"}},
 		attempt{"answer a reaper", publish("_INBOX_exec.reaper.n.x"), but(), []string{"witness"}},
 	)
 }

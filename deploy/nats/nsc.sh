@@ -59,7 +59,6 @@ role EXEC worker \
 	--allow-pub 'reply.*.>' \
 	--allow-pub '_INBOX_exec.worker.>' \
 	--allow-pub '_INBOX_exec.gateway.>' \
-	--allow-pub '_INBOX_exec.operator.>' \
 	--allow-sub '_INBOX_exec.worker.>' \
 	--allow-sub 'exec.ctl.*.*' \
 	--allow-sub 'exec.worker.leases' \
@@ -85,7 +84,6 @@ role EXEC gateway \
 	--allow-pub '$JS.API.DIRECT.GET.EXEC_OUT' \
 	--allow-pub '_INBOX.*.>' \
 	--allow-pub 'reply.*.>' \
-	--allow-pub '_INBOX_exec.operator.>' \
 	--allow-sub '_INBOX_exec.gateway.>' \
 	--allow-sub 'exec.submit.*.*' \
 	--allow-sub 'exec.status.*.*' \
@@ -108,7 +106,7 @@ role EXEC reaper \
 	--allow-pub '$JS.ACK.EXEC_LEDGER.>' \
 	--allow-pub 'exec.lease.*.*' \
 	--allow-pub 'exec.quarantine.*.*.*' \
-	--allow-pub '_INBOX_exec.operator.>' \
+	--allow-pub '_INBOX.@operator.>' \
 	--allow-sub '_INBOX_exec.reaper.>' \
 	--allow-sub 'exec.reaper.*' \
 	--allow-sub '$SRV.PING' \
@@ -127,7 +125,7 @@ role EXEC operator \
 	--allow-pub 'exec.reaper.*' \
 	--allow-pub 'exec.worker.leases' \
 	--allow-pub '$SRV.>' \
-	--allow-sub '_INBOX_exec.operator.>' \
+	--allow-sub '_INBOX.@operator.>' \
 	--allow-sub 'exec.live.*.*' \
 	--allow-sub '$JS.EVENT.ADVISORY.>'
 
