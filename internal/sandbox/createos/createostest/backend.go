@@ -21,9 +21,9 @@ type Machine interface {
 	// Start starts a program. A *StartError means that it could not be executed.
 	Start(ctx context.Context, p Program) (Tree, error)
 	// Open opens a file for reading. Errors of package io/fs say what is wrong.
-	Open(path string) (io.ReadCloser, error)
+	Open(ctx context.Context, path string) (io.ReadCloser, error)
 	// Store writes a file. Missing parents are made if parents is true.
-	Store(path string, content io.Reader, parents bool) error
+	Store(ctx context.Context, path string, content io.Reader, parents bool) error
 	// Freeze stops every process, Thaw lets them go on.
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error

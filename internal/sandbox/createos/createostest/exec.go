@@ -112,7 +112,7 @@ func (s *Server) putFile(r *http.Request, b *box) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := b.machine.Store(name, r.Body, !s.config.StrictParents); err != nil {
+	if err := b.machine.Store(r.Context(), name, r.Body, !s.config.StrictParents); err != nil {
 		return 0, nil, fileRefusal(err)
 	}
 	return ok(map[string]any{"path": name})
@@ -146,7 +146,7 @@ func (s *Server) openFile(r *http.Request) (io.Reader, func(), error) {
 		done()
 		return nil, nil, err
 	}
-	f, err := b.machine.Open(name)
+	f, err := b.machine.Open(r.Context(), name)
 	if err != nil {
 		done()
 		return nil, nil, fileRefusal(err)

@@ -2,6 +2,7 @@ package createostest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,38 +24,31 @@ import (
 	"github.com/sallyport/sallyport/internal/sandbox/createos/createostest/guest"
 )
 
-// bootTimeout bounds what a guest does at once: tens of milliseconds.
-const bootTimeout = 20 * time.Second
+const (
+	// bootTimeout bounds what a guest does at once: tens of milliseconds.
+	bootTimeout = 20 * time.Second
+	// rootBytes bounds a sandbox's files.
+	rootBytes = 512 << 20
+	// nobody is the user that owns nothing (the kernel's overflow id).
+	nobody = 65534
+)
 
-// Host makes sandboxes out of this Linux host's namespaces.
+// Host makes sandboxes out of this Linux host's namespaces. It works as root, whose
+// sandboxes have an ordinary user's rights, and as an ordinary user.
 type Host struct {
-	// dir holds everything; its name is in no other process's mounts.
-	dir string
+	// name is in the mounts of every process inside, and of no other.
+	name string
 }
 
 var _ Backend = (*Host)(nil)
 
-// NewHost makes a backend that keeps its sandboxes' files below a new directory in
-// parent; empty means the system's directory for temporary files.
-func NewHost(parent string) (*Host, error) {
-	dir, err := os.MkdirTemp(parent, "createos-")
-	if err != nil {
-		return nil, err
-	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return nil, err
-	}
-	return &Host{dir: dir}, nil
-}
+// NewHost makes a backend of real processes.
+func NewHost() *Host { return &Host{name: "createos-" + rand.Text()} }
 
 // Boot implements Backend.
 func (h *Host) Boot(ctx context.Context, id string) (Machine, error) {
-	m := &hostMachine{id: id, dir: filepath.Join(h.dir, id), dead: make(chan struct{}), root: -1}
-	setup, err := m.layOut()
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(m.dir))
-	}
-	if err := m.launch(ctx, setup); err != nil {
+	m := &hostMachine{id: id, dead: make(chan struct{})}
+	if err := m.launch(ctx, guest.Setup{Name: h.name, Bytes: rootBytes}); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 		defer cancel()
 		return nil, errors.Join(fmt.Errorf("sandbox %s: %w", id, err), m.End(ctx))
@@ -62,24 +56,17 @@ func (h *Host) Boot(ctx context.Context, id string) (Machine, error) {
 	return m, nil
 }
 
-// Leftovers implements Backend: the directories of sandboxes, and the processes that
-// have one of them as their root.
+// Leftovers implements Backend: the processes that have one of its roots. Files are in
+// memory, and end with them.
 func (h *Host) Leftovers() ([]string, error) {
-	var left []string
-	entries, err := os.ReadDir(h.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, e := range entries {
-		left = append(left, filepath.Join(h.dir, e.Name()))
-	}
 	tables, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	if err != nil {
 		return nil, err
 	}
+	var left []string
 	for _, table := range tables {
 		// One that has just ended is no leftover.
-		if text, err := os.ReadFile(table); err == nil && strings.Contains(string(text), filepath.Base(h.dir)+"/") {
+		if text, err := os.ReadFile(table); err == nil && strings.Contains(string(text), h.name) {
 			left = append(left, "process "+filepath.Base(filepath.Dir(table)))
 		}
 	}
@@ -87,15 +74,13 @@ func (h *Host) Leftovers() ([]string, error) {
 }
 
 // Close implements Backend.
-func (h *Host) Close() error { return os.RemoveAll(h.dir) }
+func (h *Host) Close() error { return nil }
 
-// hostMachine is one sandbox: its box guest and its directory.
+// hostMachine is one sandbox: its box guest.
 type hostMachine struct {
-	id, dir string
-	pid     int
-	// root is the root as seen from inside; -1 before it is there.
-	root int
-	// ends counts what has to be over before the directory is removed.
+	id  string
+	box *os.Process
+	// ends counts what has to be over before the machine has ended.
 	ends sync.WaitGroup
 	// dead is closed when box has ended, and with it all that was in its namespaces.
 	dead chan struct{}
@@ -105,63 +90,6 @@ type hostMachine struct {
 	ended  bool
 }
 
-// layOut makes the directory that becomes the root.
-func (m *hostMachine) layOut() (guest.Setup, error) {
-	s := guest.Setup{Root: filepath.Join(m.dir, "root")}
-	dirs := map[string]os.FileMode{
-		"proc": 0o555, "dev": 0o755, "dev/shm": 0o1777, "tmp": 0o1777, "root": 0o700, "home": 0o755, "run": 0o755,
-		"var/tmp": 0o1777, "var/log": 0o755, "mnt": 0o755, "srv": 0o755,
-	}
-	for dir, mode := range dirs {
-		path := filepath.Join(s.Root, dir)
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			return s, err
-		}
-		if mode&0o1000 != 0 {
-			mode = mode&0o777 | os.ModeSticky
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			return s, err
-		}
-	}
-	for _, dir := range []string{"/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
-		if err := m.show(&s, dir); err != nil {
-			return s, err
-		}
-	}
-	for _, node := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"} {
-		if err := os.WriteFile(s.Root+node, nil, 0o644); err != nil {
-			return s, err
-		}
-		s.Devices = append(s.Devices, node)
-	}
-	for name, target := range map[string]string{"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
-		if err := os.Symlink(target, filepath.Join(s.Root, "dev", name)); err != nil {
-			return s, err
-		}
-	}
-	return s, nil
-}
-
-// show makes a directory of the host visible, or the link that it is.
-func (m *hostMachine) show(s *guest.Setup, dir string) error {
-	info, err := os.Lstat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case info.Mode()&os.ModeSymlink != 0:
-		target, err := os.Readlink(dir)
-		if err != nil {
-			return err
-		}
-		return os.Symlink(target, s.Root+dir)
-	}
-	s.Binds = append(s.Binds, dir)
-	return os.Mkdir(s.Root+dir, 0o755)
-}
-
 // launch starts box and lets it make the root.
 func (m *hostMachine) launch(ctx context.Context, setup guest.Setup) error {
 	ours, theirs, err := socketpair(unix.SOCK_SEQPACKET)
@@ -169,116 +97,145 @@ func (m *hostMachine) launch(ctx context.Context, setup guest.Setup) error {
 		return err
 	}
 	m.socket = ours
-	ids := func(own int) []syscall.SysProcIDMap {
-		if os.Geteuid() == 0 {
-			return []syscall.SysProcIDMap{{Size: 1 << 16}}
-		}
-		return []syscall.SysProcIDMap{{HostID: own, Size: 1}}
-	}
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{guest.Marker, guest.RoleBox}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{theirs},
-		SysProcAttr: &syscall.SysProcAttr{
-			Setsid: true, UidMappings: ids(os.Geteuid()), GidMappings: ids(os.Getegid()),
-			GidMappingsEnableSetgroups: os.Geteuid() == 0,
-			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC |
-				unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
-		},
+		Path: "/proc/self/exe", Args: []string{guest.Marker, guest.RoleBox}, Env: []string{}, Dir: "/",
+		ExtraFiles: []*os.File{theirs}, SysProcAttr: namespaces(),
 	}
 	err = errors.Join(cmd.Start(), theirs.Close())
 	if err != nil {
 		close(m.dead)
 		return fmt.Errorf("starting its first process (namespaces are needed): %w", err)
 	}
-	m.pid = cmd.Process.Pid
+	m.box = cmd.Process
 	m.ends.Go(func() {
 		// It is always killed; how it ended says nothing.
 		_ = cmd.Wait() //nolint:errcheck // see above
 		close(m.dead)
 	})
-	if err := m.ask(ctx, setup); err != nil {
-		return err
+	return m.tell(ctx, setup)
+}
+
+// namespaces are those of a sandbox. Its root is one ordinary user outside: the
+// server's own, or nobody's where that is root, as root's processes could change
+// settings of the kernel whatever namespace they are in.
+func namespaces() *syscall.SysProcAttr {
+	uid, gid := os.Geteuid(), os.Getegid()
+	attr := &syscall.SysProcAttr{
+		Setsid: true,
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC |
+			unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
 	}
-	m.root, err = unix.Open(fmt.Sprintf("/proc/%d/root", m.pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if uid == 0 {
+		uid, gid = nobody, nobody
+		attr.GidMappingsEnableSetgroups = true
+		attr.Credential = &syscall.Credential{}
+	}
+	attr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}
+	attr.GidMappings = []syscall.SysProcIDMap{{HostID: gid, Size: 1}}
+	return attr
+}
+
+// tell is ask for what has no file as its answer.
+func (m *hostMachine) tell(ctx context.Context, message any, files ...*os.File) error {
+	f, err := m.ask(ctx, message, files...)
+	if f != nil {
+		err = errors.Join(err, f.Close())
+	}
 	return err
 }
 
-// ask sends box a message and takes its answer.
-func (m *hostMachine) ask(ctx context.Context, message any, files ...*os.File) error {
+// ask sends box a message and takes its answer, which may be a file.
+func (m *hostMachine) ask(ctx context.Context, message any, files ...*os.File) (*os.File, error) {
 	data, err := json.Marshal(message)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var rights []byte
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-			// A program expects streams that block.
-			if err := unix.SetNonblock(fds[i], false); err != nil {
-				return err
-			}
-		}
-		rights = unix.UnixRights(fds...)
+	rights, err := passOn(files)
+	if err != nil {
+		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended {
-		return errEnded
+		return nil, errEnded
 	}
 	// An answer that is late would be taken for the next one's: what is asked is
 	// always waited for.
-	deadline := time.Now().Add(bootTimeout)
-	if err := m.socket.SetDeadline(deadline); err != nil {
-		return err
+	if err := m.socket.SetDeadline(time.Now().Add(bootTimeout)); err != nil {
+		return nil, err
 	}
 	if _, _, err := m.socket.WriteMsgUnix(data, rights, nil); err != nil {
-		return errors.Join(errEnded, err, ctx.Err())
+		return nil, errors.Join(errEnded, err, ctx.Err())
 	}
-	buf := make([]byte, guest.MaxMessage)
-	n, err := m.socket.Read(buf)
+	buf, oob := make([]byte, guest.MaxMessage), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := m.socket.ReadMsgUnix(buf, oob)
+	if err != nil || n == 0 {
+		return nil, errors.Join(errEnded, err, ctx.Err())
+	}
+	f, err := takeFile(oob[:oobn])
 	if err != nil {
-		return errors.Join(errEnded, err, ctx.Err())
+		return nil, err
 	}
 	var a guest.Answer
 	if err := json.Unmarshal(buf[:n], &a); err != nil {
-		return err
+		return f, err
 	}
-	if a.Fault != "" {
-		return errors.New(a.Fault)
+	switch {
+	case a.Errno != 0:
+		err = fmt.Errorf("%s: %w", a.Fault, syscall.Errno(a.Errno))
+	case a.Fault != "":
+		err = errors.New(a.Fault)
 	}
-	return nil
+	return f, err
+}
+
+// passOn makes a message's control part of files.
+func passOn(files []*os.File) ([]byte, error) {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+		// A program expects streams that block.
+		if err := unix.SetNonblock(fds[i], false); err != nil {
+			return nil, err
+		}
+	}
+	if len(fds) == 0 {
+		return nil, nil
+	}
+	return unix.UnixRights(fds...), nil
+}
+
+// takeFile takes the file out of a message's control part; nil if there is none.
+func takeFile(oob []byte) (*os.File, error) {
+	if len(oob) == 0 {
+		return nil, nil //nolint:nilnil // see above
+	}
+	parts, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(parts) != 1 {
+		return nil, fmt.Errorf("%d control messages: %w", len(parts), err)
+	}
+	fds, err := unix.ParseUnixRights(&parts[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("%d descriptors: %w", len(fds), err)
+	}
+	return os.NewFile(uintptr(fds[0]), "file"), nil
 }
 
 // Freeze implements Machine: every process but box is stopped, twice, as one that
 // was just being made may have been missed.
 func (m *hostMachine) Freeze(ctx context.Context) error {
-	return errors.Join(m.ask(ctx, guest.Order{Do: guest.OrderFreeze}), m.ask(ctx, guest.Order{Do: guest.OrderFreeze}))
+	return errors.Join(m.tell(ctx, guest.Order{Do: guest.OrderFreeze}), m.tell(ctx, guest.Order{Do: guest.OrderFreeze}))
 }
 
 // Thaw implements Machine.
 func (m *hostMachine) Thaw(ctx context.Context) error {
-	return m.ask(ctx, guest.Order{Do: guest.OrderThaw})
+	return m.tell(ctx, guest.Order{Do: guest.OrderThaw})
 }
 
 // End implements Machine. Box's death is the death of all.
 func (m *hostMachine) End(ctx context.Context) error {
-	m.mu.Lock()
-	first := !m.ended
-	m.ended = true
-	m.mu.Unlock()
-	if first {
-		if m.pid > 0 {
-			select {
-			case <-m.dead:
-			default:
-				if err := unix.Kill(m.pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
-					return fmt.Errorf("killing sandbox %s: %w", m.id, err)
-				}
-			}
-		}
-		if err := m.socket.Close(); err != nil {
-			return err
-		}
+	if err := m.kill(); err != nil {
+		return err
 	}
 	select {
 	case <-m.dead:
@@ -286,32 +243,30 @@ func (m *hostMachine) End(ctx context.Context) error {
 		return fmt.Errorf("sandbox %s has not ended: %w", m.id, context.Cause(ctx))
 	}
 	m.ends.Wait()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.root >= 0 {
-		unix.Close(m.root)
-		m.root = -1
-	}
-	return removeAll(m.dir)
+	return nil
 }
 
-// removeAll removes a tree in which a program may have taken permissions away.
-func removeAll(dir string) error {
-	if err := os.RemoveAll(dir); err == nil {
+func (m *hostMachine) kill() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
 		return nil
 	}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() {
-			return os.Chmod(path, 0o700) //nolint:gosec // it is removed next
+	m.ended = true
+	if m.box != nil {
+		if err := m.box.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("killing sandbox %s: %w", m.id, err)
 		}
-		return err
-	})
-	return errors.Join(err, os.RemoveAll(dir))
+	}
+	if m.socket == nil {
+		return nil
+	}
+	return m.socket.Close()
 }
 
 // Open implements Machine.
-func (m *hostMachine) Open(path string) (io.ReadCloser, error) {
-	f, err := m.open(path, unix.O_RDONLY, 0)
+func (m *hostMachine) Open(ctx context.Context, path string) (io.ReadCloser, error) {
+	f, err := m.open(ctx, guest.Order{Path: path})
 	if err != nil {
 		return nil, err
 	}
@@ -326,13 +281,8 @@ func (m *hostMachine) Open(path string) (io.ReadCloser, error) {
 }
 
 // Store implements Machine. What is cut off in the middle leaves half a file.
-func (m *hostMachine) Store(path string, content io.Reader, parents bool) error {
-	if parents {
-		if err := m.makeParents(filepath.Dir(path)); err != nil {
-			return err
-		}
-	}
-	f, err := m.open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o644)
+func (m *hostMachine) Store(ctx context.Context, path string, content io.Reader, parents bool) error {
+	f, err := m.open(ctx, guest.Order{Path: path, Write: true, Parents: parents})
 	if err != nil {
 		return err
 	}
@@ -340,57 +290,28 @@ func (m *hostMachine) Store(path string, content io.Reader, parents bool) error 
 	return errors.Join(err, f.Close())
 }
 
-// open opens a path as it is seen inside, absolute links included.
-func (m *hostMachine) open(path string, flags int, mode uint64) (*os.File, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ended || m.root < 0 {
-		return nil, errEnded
+func (m *hostMachine) open(ctx context.Context, order guest.Order) (*os.File, error) {
+	if len(order.Path) > unix.PathMax {
+		return nil, unix.ENAMETOOLONG
 	}
-	if flags&unix.O_PATH == 0 {
-		flags |= unix.O_NONBLOCK // not to hang on a pipe without a reader
+	order.Do = guest.OrderOpen
+	f, err := m.ask(ctx, order)
+	if err == nil && f == nil {
+		err = errors.New("no file")
 	}
-	fd, err := unix.Openat2(m.root, path, &unix.OpenHow{
-		Flags: uint64(flags | unix.O_CLOEXEC), Mode: mode, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-func (m *hostMachine) makeParents(dir string) error {
-	f, err := m.open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err == nil {
-		return f.Close()
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := m.makeParents(filepath.Dir(dir)); err != nil {
-		return err
-	}
-	parent, err := m.open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	err = unix.Mkdirat(int(parent.Fd()), filepath.Base(dir), 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		err = nil
-	}
-	return errors.Join(err, parent.Close())
+	return f, err
 }
 
 // Live implements Machine: all below box, without the guests.
 func (m *hostMachine) Live() []LiveProcess {
 	m.mu.Lock()
-	pid, ended := m.pid, m.ended
+	ended := m.ended
 	m.mu.Unlock()
-	if ended || pid == 0 {
+	if ended {
 		return nil
 	}
 	var live []LiveProcess
-	todo := children(pid)
+	todo := children(m.box.Pid)
 	for len(todo) > 0 {
 		pid := todo[0]
 		todo = append(todo[1:], children(pid)...)
@@ -461,7 +382,7 @@ func (m *hostMachine) Start(ctx context.Context, p Program) (Tree, error) {
 	t := &hostTree{machine: m, exited: make(chan struct{}), gone: make(chan struct{}), silent: make(chan struct{})}
 	pass, err := t.plug()
 	if err == nil {
-		err = m.ask(ctx, guest.Order{Do: guest.OrderStart}, pass...)
+		err = m.tell(ctx, guest.Order{Do: guest.OrderStart}, pass...)
 	}
 	for _, f := range pass {
 		err = errors.Join(err, f.Close())

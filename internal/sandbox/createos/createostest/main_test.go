@@ -67,9 +67,7 @@ func setup(t *testing.T, config createostest.Config) *client {
 // withProcesses is a server with real processes.
 func withProcesses(t *testing.T, config createostest.Config) *client {
 	t.Helper()
-	host, err := createostest.NewHost(t.TempDir())
-	require.NoError(t, err)
-	config.Backend = host
+	config.Backend = createostest.NewHost()
 	return setup(t, config)
 }
 
@@ -226,6 +224,7 @@ func (e *events) next() *frame {
 func (e *events) rest() (stdout, stderr string, exit *frame, all []frame) {
 	e.Helper()
 	require.Equal(e, 200, e.code)
+	var out, errs strings.Builder
 	for f := e.next(); f != nil; f = e.next() {
 		all = append(all, *f)
 		switch f.Type {
@@ -233,15 +232,15 @@ func (e *events) rest() (stdout, stderr string, exit *frame, all []frame) {
 			data, err := base64.StdEncoding.DecodeString(f.Data)
 			require.NoError(e, err)
 			if f.Stream == "stdout" {
-				stdout += string(data)
+				out.Write(data)
 			} else {
-				stderr += string(data)
+				errs.Write(data)
 			}
 		case "exit":
 			exit = f
 		}
 	}
-	return stdout, stderr, exit, all
+	return out.String(), errs.String(), exit, all
 }
 
 // raw reads a stream's lines without understanding them.

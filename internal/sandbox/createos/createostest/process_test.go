@@ -230,14 +230,14 @@ func TestHoldBack(t *testing.T) {
 	t.Parallel()
 	c := withProcesses(t, createostest.Config{JournalBytes: 64 << 10, HoldBack: true})
 	box := c.sandbox()
-	p := c.shell(box, "while [ ! -e /go ]; do sleep 0.01; done; head -c 20000000 /dev/zero; echo end")
+	p := c.shell(box, "while [ ! -e /go ]; do sleep 0.01; done; head -c 4000000 /dev/zero; echo end")
 	e := c.connect(p, 0)
 	c.do("PUT", files(box, "/go"), "").ok()
 	held := func() bool { return c.output(p)["bytes"] != 0.0 }
 	eventually(t, "it has begun", held)
 	require.Equal(t, http.StatusRequestTimeout, c.do("GET", p+"/wait?timeout_ms=200", nil).code)
 	stdout, _, exit, _ := e.rest()
-	require.Len(t, stdout, 20000004)
+	require.Len(t, stdout, 4000004)
 	require.NotNil(t, exit)
 
 	// A DELETE is not held up.

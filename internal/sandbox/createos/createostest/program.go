@@ -129,7 +129,7 @@ func (m *funcMachine) remove(name string) {
 	delete(m.files, path.Clean(name))
 }
 
-func (m *funcMachine) Open(name string) (io.ReadCloser, error) {
+func (m *funcMachine) Open(_ context.Context, name string) (io.ReadCloser, error) {
 	content, there := m.file(name)
 	if !there {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
@@ -138,7 +138,7 @@ func (m *funcMachine) Open(name string) (io.ReadCloser, error) {
 }
 
 // Store keeps the part that came of what is cut off.
-func (m *funcMachine) Store(name string, content io.Reader, parents bool) error {
+func (m *funcMachine) Store(_ context.Context, name string, content io.Reader, parents bool) error {
 	if !parents && !m.hasDir(path.Dir(path.Clean(name))) {
 		return fmt.Errorf("%s: %w", path.Dir(name), fs.ErrNotExist)
 	}

@@ -1,6 +1,7 @@
 package createostest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -52,6 +53,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		call.Body, call.BodyBytes, call.BodySHA256 = body.kept, body.n, hex.EncodeToString(body.sum.Sum(nil))
 		s.log.Debug().Str("op", string(call.Op)).Str("path", call.Path).Int("status", call.Status).Bool("scripted", call.Scripted).Msg("call")
 	}()
+	if call.Op != PutFile {
+		// What was asked is in the books even where a script keeps it from the API, and
+		// is processed even if its client goes meanwhile.
+		asked, err := io.ReadAll(io.LimitReader(body, maxBody+1))
+		r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(asked), failing{err}))
+	}
 	i := &inside{call: call, fx: fx, w: a}
 	r = r.WithContext(context.WithValue(r.Context(), insideKey{}, i))
 	s.act(a, r, i)
@@ -250,6 +257,16 @@ func (b *countingBody) Read(p []byte) (int, error) {
 		b.kept = append(b.kept, p[:min(n, keptBody-len(b.kept))]...)
 	}
 	return n, err
+}
+
+// failing is a reader's end.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) {
+	if f.err == nil {
+		return 0, io.EOF
+	}
+	return 0, f.err
 }
 
 // nowhere is where an answer goes that nobody gets.

@@ -103,11 +103,7 @@ func New(config Config) (*Server, error) {
 		config.Address = "127.0.0.1:0"
 	}
 	if config.Backend == nil {
-		host, err := NewHost("")
-		if err != nil {
-			return nil, fmt.Errorf("createos server: %w", err)
-		}
-		config.Backend = host
+		config.Backend = NewHost()
 	}
 	s := &Server{
 		config: config, log: config.Log, backend: config.Backend, wire: newWire(), closing: make(chan struct{}),

@@ -2,11 +2,13 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +44,8 @@ func runBox() error {
 	if _, err := receive(&setup); err != nil {
 		return err
 	}
-	if err := answer(makeRoot(setup)); err != nil {
+	unix.Umask(0o022)
+	if err := answer(-1, makeRoot(setup)); err != nil {
 		return err
 	}
 	// What orphans its subreaper is reaped here. The kernel ends the goroutine with
@@ -82,7 +85,8 @@ func reap() {
 	}
 }
 
-func obey(order Order, fds []int) error {
+// obey does what an order says. It returns a descriptor to pass on, or -1.
+func obey(order Order, fds []int) (int, error) {
 	defer func() {
 		for _, fd := range fds {
 			unix.Close(fd)
@@ -90,13 +94,15 @@ func obey(order Order, fds []int) error {
 	}()
 	switch order.Do {
 	case OrderStart:
-		return startTree(fds)
+		return -1, startTree(fds)
 	case OrderFreeze:
-		return signalAll(unix.SIGSTOP)
+		return -1, signalAll(unix.SIGSTOP)
 	case OrderThaw:
-		return signalAll(unix.SIGCONT)
+		return -1, signalAll(unix.SIGCONT)
+	case OrderOpen:
+		return open(order)
 	}
-	return fmt.Errorf("no order %q", order.Do)
+	return -1, fmt.Errorf("no order %q", order.Do)
 }
 
 // signalAll reaches all but pid 1 (kill(2)).
@@ -113,46 +119,6 @@ func startTree(fds []int) error {
 	}
 	_, err := forkExec("/proc/self/exe", []string{Marker, RoleTree}, nil, "/", fds, nil)
 	return err
-}
-
-// makeRoot mounts what belongs into the root and changes into it.
-func makeRoot(s Setup) error {
-	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("private mounts: %w", err)
-	}
-	if err := unix.Mount(s.Root, s.Root, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("root: %w", err)
-	}
-	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
-	for _, dir := range s.Binds {
-		if err := unix.Mount(dir, s.Root+dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			return fmt.Errorf("bind %s: %w", dir, err)
-		}
-		if err := unix.MountSetattr(unix.AT_FDCWD, s.Root+dir, unix.AT_RECURSIVE, &readOnly); err != nil {
-			return fmt.Errorf("bind %s read-only: %w", dir, err)
-		}
-	}
-	for _, node := range s.Devices {
-		if err := unix.Mount(node, s.Root+node, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("device %s: %w", node, err)
-		}
-	}
-	if err := unix.Mount("proc", s.Root+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("proc: %w", err)
-	}
-	if err := unix.Chdir(s.Root); err != nil {
-		return fmt.Errorf("root: %w", err)
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("pivot: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("old root: %w", err)
-	}
-	if err := unix.Chdir("/"); err != nil {
-		return fmt.Errorf("root: %w", err)
-	}
-	return unix.Sethostname([]byte("createos"))
 }
 
 // receive takes one message and its descriptors.
@@ -181,16 +147,25 @@ func receive(message any) ([]int, error) {
 	return unix.ParseUnixRights(&parts[0])
 }
 
-func answer(fault error) error {
+// answer says what became of a message, and passes a descriptor on if it is one.
+func answer(fd int, fault error) error {
 	var a Answer
 	if fault != nil {
 		a.Fault = fault.Error()
+		if errno, ok := errors.AsType[syscall.Errno](fault); ok {
+			a.Errno = int(errno)
+		}
 	}
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	return unix.Sendmsg(Socket, data, nil, nil, 0)
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+		defer unix.Close(fd)
+	}
+	return unix.Sendmsg(Socket, data, rights, nil, 0)
 }
 
 // lookup finds a program in the PATH of env.

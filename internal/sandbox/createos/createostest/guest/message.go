@@ -17,26 +17,36 @@ const MaxMessage = 16 << 10
 
 // Setup is the first message to box.
 type Setup struct {
-	// Root is the directory that becomes the root.
-	Root string
-	// Binds are directories of the host that are shown, read-only; Devices are
-	// device nodes. Their mount points are there.
-	Binds, Devices []string
+	// Name is the source of the root's mount, by which its processes are found.
+	Name string
+	// Bytes bounds the root, in which all files of the sandbox are: memory.
+	Bytes int64
 }
 
-// Order is every further message to box. OrderStart has four descriptors: standard
-// input, output, error output, and the tree's socket.
-type Order struct{ Do string }
+// Order is every further message to box.
+type Order struct {
+	Do string
+	// Path is the file to open; Write says that it is to be written from its
+	// beginning, Parents that its missing directories are to be made.
+	Path           string `json:",omitempty"`
+	Write, Parents bool   `json:",omitempty"`
+}
 
-// The orders.
+// The orders. OrderStart comes with four descriptors: standard input, output, error
+// output, and the tree's socket. OrderOpen is answered with one.
 const (
 	OrderStart  = "start"
 	OrderFreeze = "freeze"
 	OrderThaw   = "thaw"
+	OrderOpen   = "open"
 )
 
 // Answer is box's answer to each message. Fault is empty when it is done.
-type Answer struct{ Fault string }
+type Answer struct {
+	Fault string `json:",omitempty"`
+	// Errno is the system's reason, if it is one.
+	Errno int `json:",omitempty"`
+}
 
 // Launch is the first message to tree, on a stream of JSON values.
 type Launch struct {

@@ -1,0 +1,123 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// base is where the root is made. Every host has it, and nothing below it is shown.
+const base = "/tmp"
+
+// makeRoot makes a root in memory, shows the host's system directories in it, and
+// changes into it.
+func makeRoot(s Setup) error {
+	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("private mounts: %w", err)
+	}
+	options := fmt.Sprintf("mode=755,size=%d", s.Bytes)
+	if err := unix.Mount(s.Name, base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	for _, dir := range []struct {
+		name string
+		mode uint32
+	}{
+		{"/proc", 0o555}, {"/dev", 0o755}, {"/dev/shm", 0o1777}, {"/tmp", 0o1777}, {"/root", 0o700}, {"/home", 0o755}, {"/run", 0o755},
+		{"/var", 0o755}, {"/var/tmp", 0o1777}, {"/var/log", 0o755}, {"/mnt", 0o755}, {"/srv", 0o755},
+	} {
+		if err := errors.Join(unix.Mkdir(base+dir.name, 0o755), unix.Chmod(base+dir.name, dir.mode)); err != nil {
+			return fmt.Errorf("directory %s: %w", dir.name, err)
+		}
+	}
+	for _, dir := range []string{"/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
+		if err := show(dir); err != nil {
+			return fmt.Errorf("showing %s: %w", dir, err)
+		}
+	}
+	if err := makeDevices(); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", base+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("proc: %w", err)
+	}
+	return enter()
+}
+
+// show makes a directory of the host visible, or the link that it is.
+func show(dir string) error {
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&os.ModeSymlink != 0:
+		target, err := os.Readlink(dir)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, base+dir)
+	}
+	if err := unix.Mkdir(base+dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(dir, base+dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	return unix.MountSetattr(unix.AT_FDCWD, base+dir, unix.AT_RECURSIVE, &readOnly)
+}
+
+func makeDevices() error {
+	for _, node := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"} {
+		if err := os.WriteFile(base+node, nil, 0o644); err != nil {
+			return err
+		}
+		if err := unix.Mount(node, base+node, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("device %s: %w", node, err)
+		}
+	}
+	for name, target := range map[string]string{"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
+		if err := os.Symlink(target, base+"/dev/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter leaves the host's files behind.
+func enter() error {
+	if err := unix.Chdir(base); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("old root: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	return unix.Sethostname([]byte("createos"))
+}
+
+// open opens a file for the server, as a program inside would.
+func open(o Order) (int, error) {
+	// Not to hang on a pipe that nobody has the other end of.
+	flags := unix.O_CLOEXEC | unix.O_NONBLOCK
+	if !o.Write {
+		return unix.Open(o.Path, flags|unix.O_RDONLY, 0)
+	}
+	if o.Parents {
+		if err := os.MkdirAll(path.Dir(o.Path), 0o755); err != nil {
+			return -1, err
+		}
+	}
+	return unix.Open(o.Path, flags|unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o644)
+}
