@@ -8,6 +8,10 @@ import (
 	"time"
 )
 
+// createOSKeyVariable is the variable of the service's own tools. The provider sends
+// what it holds to the official service alone.
+const createOSKeyVariable = "CREATEOS_API_KEY"
+
 // EnvPrefix begins the name of every environment variable that is ours.
 const EnvPrefix = "SALLYPORT_"
 
@@ -68,8 +72,22 @@ type Config struct {
 	// FakeWorld is a directory in which the fake provider's sandboxes live on when
 	// their worker dies; empty means that they are in the worker's memory.
 	FakeWorld string
+	// CreateOS is the service behind profiles of the provider createos.
+	CreateOS CreateOS
 	// Profiles by name; never empty.
 	Profiles map[string]Profile
+}
+
+// CreateOS is how to reach the CreateOS API and what sandboxes are like there. A zero
+// value takes the provider's default, which checks all of it where a profile needs it.
+type CreateOS struct {
+	URL                   string
+	Key, KeyFile, EnvKey  string
+	Account, NamePrefix   string
+	Shape, Rootfs, Region string
+	Egress                []string
+	AutoPause, Pace       time.Duration
+	Timeout               time.Duration
 }
 
 // NATS is how to connect, under the names of the nats tool.
@@ -119,6 +137,7 @@ func Load(src Sources) (*Config, error) {
 		return nil, err
 	}
 	l.environ(src.Environ)
+	l.cfg.CreateOS.EnvKey = envOf(src.Environ, createOSKeyVariable)
 	l.flags(src.Flags)
 	l.profiles()
 	l.check()
@@ -217,6 +236,7 @@ func defaults(src Sources) *Config {
 		EpochBound:      time.Minute,
 		CreateDeadline:  10 * time.Minute,
 		SweepInterval:   time.Minute,
+		CreateOS:        CreateOS{Egress: []string{}},
 		Require:         []string{RequireNamespaces, RequireMemory, RequireCPU, RequirePids},
 	}
 	if src.Dev {

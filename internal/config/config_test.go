@@ -176,7 +176,7 @@ configuration: 22 mistakes
   environment: unknown variable SALLYPORT_SLOT; did you mean SALLYPORT_SLOTS?
   environment SALLYPORT_TIMEOUT: timeout: "soon" is not a duration: write a number with a unit, like 500ms, 10s, 5m, 1h or 7d
   flag --log-level: log_level: "wran" is not one of debug, info, warn, error; did you mean warn?
-  sallyport.yaml:15: profiles.py.provider: "docker" is not one of local, fake
+  sallyport.yaml:15: profiles.py.provider: "docker" is not one of local, createos, fake
   sallyport.yaml:18: profiles.py.limits.max.memory: "64M" is not a size: write bytes or a number with KiB, MiB or GiB, like 64MiB
   sallyport.yaml:20: profiles.py.limits.default.pids: "0" is zero; no job is unlimited, so leave the key out to take the built-in limit
   sallyport.yaml:20: profiles.py.limits.default.wall: "2h" is above the maximum 1h
@@ -290,9 +290,36 @@ func TestRootViews(t *testing.T) {
 func TestEveryKeyIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operating.md")
 	require.NoError(t, err)
-	keys := append(config.Keys(), "profiles", "provider", "root", "reuse", "warm", "max_uses", "max_age", "idle_ttl", "limits",
+	keys := append(config.Keys(), "profiles", "provider", "root", "shape", "reuse", "warm", "max_uses", "max_age", "idle_ttl", "limits",
 		"wall", "grace", "cpu", "memory", "output", "disk", "inodes", "pids", "open_files", "cpu_share")
 	for _, key := range keys {
 		require.Contains(t, string(page), "`"+key+"`")
 	}
+}
+
+// A profile of a remote provider has its own defaults and words; its key stands in no
+// print.
+func TestRemoteProfiles(t *testing.T) {
+	c, err := load(t, `createos_shape: s-1vcpu-1gb
+createos_api_key: hush
+createos_egress: [example.org]
+profiles:
+  cloud: {root: python, shape: s-2vcpu-4gb, provider: createos}
+  kept: {provider: createos, reuse: tenant, warm: 1}
+`, func(s *config.Sources) { s.Environ = append(s.Environ, "CREATEOS_API_KEY=env", "SALLYPORT_CREATEOS_PACE=50ms") })
+	require.NoError(t, err)
+	require.Equal(t, config.CreateOS{
+		Shape: "s-1vcpu-1gb", Key: "hush", EnvKey: "env", Egress: []string{"example.org"}, Pace: 50 * time.Millisecond,
+	}, c.CreateOS)
+	cloud := c.Profiles["cloud"]
+	require.Equal(t, []any{"python", "s-2vcpu-4gb", "never", 0}, []any{cloud.Root, cloud.Shape, cloud.Reuse, cloud.Warm})
+	kept := c.Profiles["kept"]
+	require.Equal(t, []any{"tenant", 1}, []any{kept.Reuse, kept.Warm})
+	text, err := c.YAML()
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "hush")
+
+	_, err = load(t, "profiles:\n  default: {shape: big, root: python}\n")
+	require.ErrorContains(t, err, "profiles.default.shape")
+	require.ErrorContains(t, err, "profiles.default.root")
 }

@@ -82,6 +82,9 @@ func (p Profile) document() yaml.MapSlice {
 	if p.Root != "" {
 		doc = append(doc, yaml.MapItem{Key: "root", Value: p.Root})
 	}
+	if p.Shape != "" {
+		doc = append(doc, yaml.MapItem{Key: "shape", Value: p.Shape})
+	}
 	return append(doc,
 		yaml.MapItem{Key: "reuse", Value: p.Reuse},
 		yaml.MapItem{Key: "warm", Value: p.Warm},

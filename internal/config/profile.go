@@ -14,12 +14,14 @@ import (
 // Profile is an operator-defined kind of sandbox.
 type Profile struct {
 	Name string
-	// Provider makes its sandboxes: local or fake.
+	// Provider makes its sandboxes: local, createos or fake.
 	Provider string
-	// Root is the root view: empty means the host's system directories, read-only; a
-	// directory, read-only; or "overlay:" and a directory, which each job sees as if
-	// it could be written to.
+	// Root is the root view. For local: empty means the host's system directories,
+	// read-only; a directory, read-only; or "overlay:" and a directory, which each job
+	// sees as if it could be written to. For createos: an image's name. For fake: steps.
 	Root string
+	// Shape is the size of a sandbox in its provider's word; empty means its default.
+	Shape string
 	// Reuse is tenant (again for the same tenant after proof and reset) or never.
 	Reuse string
 	// Warm is the number of unused sandboxes to keep ready, 0 to 256.
@@ -129,7 +131,7 @@ type givenWord struct{ where, text string }
 
 // profileKeys are the keys of a profile besides limits.
 func profileKeys() []string {
-	return []string{"provider", "root", "reuse", "warm", "max_uses", "max_age", "idle_ttl"}
+	return []string{"provider", "root", "shape", "reuse", "warm", "max_uses", "max_age", "idle_ttl"}
 }
 
 // profiles lays what the file gave over the built-in values.
@@ -143,6 +145,9 @@ func (l *loader) profiles() {
 		if err := checkToken(name); err != nil {
 			l.mistake(given.where, keyProfiles, quote(name)+" "+err.Error())
 		}
+		if word, ok := given.words["provider"]; ok {
+			p.become(word.text)
+		}
 		for _, path := range given.order {
 			word := given.words[path]
 			if err := p.set(path, word.text); err != nil {
@@ -153,6 +158,16 @@ func (l *loader) profiles() {
 			l.fit(given, f, &p)
 		}
 		l.cfg.Profiles[name] = p
+	}
+}
+
+// become takes the provider's own defaults, before what is given.
+func (p *Profile) become(provider string) {
+	p.Provider = provider
+	if provider == "createos" {
+		// A remote sandbox costs money while it stands, and keeps what a reset does not
+		// see.
+		p.Reuse, p.Warm = "never", 0
 	}
 }
 
@@ -191,10 +206,17 @@ func (p *Profile) set(path, text string) error {
 	switch path {
 	case "provider":
 		p.Provider = text
-		return among("local", "fake")(text)
+		return among("local", "createos", "fake")(text)
 	case "root":
 		p.Root = text
-		return checkRoot(text)
+		if p.Provider == "local" {
+			return checkRoot(text)
+		}
+	case "shape":
+		p.Shape = text
+		if p.Provider != "createos" {
+			return errors.New("is for the provider createos: local sandboxes have limits")
+		}
 	case "reuse":
 		p.Reuse = text
 		return among("tenant", "never")(text)
@@ -206,8 +228,10 @@ func (p *Profile) set(path, text string) error {
 		return setDuration(&p.MaxAge, text)
 	case "idle_ttl":
 		return setDuration(&p.IdleTTL, text)
+	default:
+		return errors.New("belongs to no setting")
 	}
-	return errors.New("belongs to no setting")
+	return nil
 }
 
 // checkRoot takes a clean absolute path, with "overlay:" in front of it or not. The

@@ -70,7 +70,11 @@ func (s setting) split(text string) []string {
 
 // settings are all keys outside profiles, in the order in which they print.
 func settings() []setting {
-	return append(natsSettings(),
+	return slices.Concat(natsSettings(), ownSettings(), createOSSettings())
+}
+
+func ownSettings() []setting {
+	return []setting{
 		oneWord("subject_prefix", func(c *Config) *string { return &c.SubjectPrefix }, checkToken),
 		oneWord("stream_prefix", func(c *Config) *string { return &c.StreamPrefix }, checkToken),
 		queueSetting(),
@@ -92,7 +96,34 @@ func settings() []setting {
 		duration("create_deadline", func(c *Config) *time.Duration { return &c.CreateDeadline }, 2*time.Second, time.Hour),
 		duration("sweep_interval", func(c *Config) *time.Duration { return &c.SweepInterval }, time.Second, time.Hour),
 		oneWord("fake_world", func(c *Config) *string { return &c.FakeWorld }, optional(checkPath)),
-	)
+	}
+}
+
+// createOSSettings are checked by the provider, which knows what fits together.
+func createOSSettings() []setting {
+	free := func(string) error { return nil }
+	text := func(key string, at func(*CreateOS) *string) setting {
+		return oneWord("createos_"+key, func(c *Config) *string { return at(&c.CreateOS) }, free)
+	}
+	span := func(key string, at func(*CreateOS) *time.Duration) setting {
+		return duration("createos_"+key, func(c *Config) *time.Duration { return at(&c.CreateOS) }, 0, 24*time.Hour)
+	}
+	key := text("api_key", func(c *CreateOS) *string { return &c.Key })
+	key.secret = true
+	return []setting{
+		text("api_url", func(c *CreateOS) *string { return &c.URL }),
+		key,
+		text("api_key_file", func(c *CreateOS) *string { return &c.KeyFile }),
+		text("account", func(c *CreateOS) *string { return &c.Account }),
+		text("name_prefix", func(c *CreateOS) *string { return &c.NamePrefix }),
+		text("shape", func(c *CreateOS) *string { return &c.Shape }),
+		text("rootfs", func(c *CreateOS) *string { return &c.Rootfs }),
+		text("region", func(c *CreateOS) *string { return &c.Region }),
+		words("createos_egress", func(c *Config) *[]string { return &c.CreateOS.Egress }, free),
+		span("auto_pause", func(c *CreateOS) *time.Duration { return &c.AutoPause }),
+		span("pace", func(c *CreateOS) *time.Duration { return &c.Pace }),
+		span("timeout", func(c *CreateOS) *time.Duration { return &c.Timeout }),
+	}
 }
 
 func natsSettings() []setting {
