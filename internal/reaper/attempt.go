@@ -30,6 +30,12 @@ func (s *source) judge(base, ctx context.Context, t task) verdict {
 	if err != nil {
 		return s.bad(t, 0, err)
 	}
+	if d := t.delivery; d != nil && d.Record.State == wire.Gone && d.Record.Lease == lease {
+		// Nothing is to be done, so nothing need be read: what came after it is another
+		// delivery.
+		s.ended(t.subject, d.Record)
+		return verdict{settled: true}
+	}
 	stored, err := s.r.books.Quarantined(ctx, provider, host, lease)
 	if errors.Is(err, bus.ErrNoRecord) {
 		s.r.book.forget(t.subject)

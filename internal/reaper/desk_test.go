@@ -34,6 +34,7 @@ func (e *env) act(op wire.ReaperOp, lease string) wire.Quarantine {
 
 // A hold keeps every reaper away, through restarts, until it is released.
 func TestHoldAndRelease(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.put("lease", "destroy:fail*3")
 	require.Equal(t, wire.OnHold, e.act(wire.OpHold, "lease").State)
@@ -69,6 +70,7 @@ func TestHoldAndRelease(t *testing.T) {
 
 // A try that runs while the lease is held, and proves it gone, still ends it.
 func TestHoldDuringATry(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.put("lease", "delay:destroy:1s")
 	r := e.start(quick())
@@ -83,6 +85,7 @@ func TestHoldDuringATry(t *testing.T) {
 
 // Retry does not wait for the backoff.
 func TestRetryNow(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.put("lease", "destroy:fail*1")
 	cfg := quick()
@@ -101,6 +104,7 @@ func TestRetryNow(t *testing.T) {
 // A host that never comes back: nobody destroys, a person says so, with the ledger's
 // entry, and whoever waits for it is told.
 func TestResolveByHand(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.epoch("dead", "x", short)
 	e.entry("lease", "dead", "x", wire.LeaseInUse)
@@ -123,6 +127,7 @@ func TestResolveByHand(t *testing.T) {
 // Everybody decides at once: each order is carried out or refused in words, and the
 // lease ends.
 func TestOrdersRace(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.put("lease", "destroy:fail*20")
 	e.start(quick())
@@ -175,6 +180,7 @@ func (e *env) serve() func(op wire.ReaperOp, q any) *nats.Msg {
 }
 
 func TestEndpoints(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	for i := range 5 {
 		e.put(fmt.Sprint("lease", i))

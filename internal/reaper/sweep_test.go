@@ -77,6 +77,7 @@ func (e *env) sweeps(r *running, n uint64) {
 }
 
 func TestLeasesOfDeadWorkersAreSwept(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.epoch("lives", "a", long)
 	lapsed := e.epoch("lapsed", "b", short)
@@ -120,6 +121,7 @@ func TestLeasesOfDeadWorkersAreSwept(t *testing.T) {
 
 // An epoch that is renewed goes on, however often the reaper has looked.
 func TestRenewedEpochLives(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	at := e.epoch("worker", "a", 2*time.Second)
 	e.entry("lease", "worker", "a", wire.LeaseReady)
@@ -138,6 +140,7 @@ func TestRenewedEpochLives(t *testing.T) {
 }
 
 func TestStaleIntents(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.epoch("lives", "a", long)
 	e.entry("ready", "lives", "a", wire.LeaseReady)
@@ -163,6 +166,7 @@ func TestStaleIntents(t *testing.T) {
 }
 
 func TestStraysAreSweptAfterTwoLooks(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.epoch("lives", "a", long)
 	e.entry("owned", "lives", "a", wire.LeaseReady)
@@ -271,6 +275,7 @@ func (e *env) faulty() (*faulty, map[string]sandbox.Provider) {
 
 // No listing, no conclusion.
 func TestPartialListingsDecideNothing(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.entry("of-the-dead", "dead", "x", wire.LeaseReady)
 	e.epoch("silent", "s", short)
@@ -307,6 +312,7 @@ func TestPartialListingsDecideNothing(t *testing.T) {
 // A record that a newer version wrote, or garbage, stops a sweep as an outage does,
 // and stays.
 func TestUnreadableEntriesStopTheSweep(t *testing.T) {
+	t.Parallel()
 	for what, subject := range map[string]string{"entry": "exec.lease.fake.odd", "epoch": "exec.lease._worker.odd"} {
 		t.Run(what, func(t *testing.T) {
 			e := setup(t)
@@ -343,6 +349,7 @@ func TestUnreadableEntriesStopTheSweep(t *testing.T) {
 // The provider's outage hides what exists; the dead workers' entries are moved all
 // the same.
 func TestInventoryOutage(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.entry("of-the-dead", "dead", "x", wire.LeaseReady)
 	require.NoError(t, e.world.Plant(handle("stray")))
@@ -358,6 +365,7 @@ func TestInventoryOutage(t *testing.T) {
 
 // The owner acts between the look and the decision: the decision is void.
 func TestOwnerIsFasterThanTheSweep(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	entry := e.entry("lease", "worker", "old", wire.LeaseReady)
 	books, providers := e.faulty()
@@ -384,6 +392,7 @@ func TestOwnerIsFasterThanTheSweep(t *testing.T) {
 // with empty memories look: none of a living worker's is touched, all of the dead
 // one's end, each once.
 func TestSeveralSweepersAmongTheLiving(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	const each = 20
 	for i := range each {
@@ -443,6 +452,7 @@ func keys(m map[wire.QuarantineReason]uint64) []wire.QuarantineReason {
 
 // Sandboxes that end with their worker are the provider's own business.
 func TestOnlyWhatOutlivesItsWorkerIsSwept(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	p := fake.New(e.world, fake.Config{Host: host})
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
@@ -456,6 +466,7 @@ func TestOnlyWhatOutlivesItsWorkerIsSwept(t *testing.T) {
 
 // A broker that is away for long is one line in the log, and one when it is back.
 func TestOutageIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	cfg := sweeping()
 	cfg.ListInterval = 100 * time.Millisecond

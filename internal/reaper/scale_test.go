@@ -1,0 +1,81 @@
+package reaper_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sallyport/sallyport/internal/reaper"
+)
+
+// Many leases in quarantine, a few of which never die: the others go at the
+// provider's rate, the few stay visible, and cost next to nothing afterwards.
+func TestManyLeasesFewOfWhichNeverDie(t *testing.T) {
+	leases, stuck, quiet := 150, 5, 3*time.Second
+	if os.Getenv("SALLYPORT_SOAK") != "" {
+		leases, stuck, quiet = 1000, 10, 60*time.Second
+	}
+	e := setup(t)
+	for i := range leases {
+		if i < stuck {
+			e.put(fmt.Sprint("stuck", i), "destroy:never")
+		} else {
+			e.put(fmt.Sprint("lease", i), "delay:destroy:2ms")
+		}
+	}
+	cfg := reaper.Config{MinBackoff: 50 * time.Millisecond, MaxBackoff: 2 * time.Second}
+	begin := time.Now()
+	r := e.start(cfg)
+	e.until("the others are gone", func() bool { return e.world.Destroyed() == leases-stuck })
+	t.Logf("%d leases gone in %s", leases-stuck, time.Since(begin))
+	e.until("accounted", func() bool { s := r.Stats(); return s.Destroyed == uint64(leases-stuck) && s.Quarantined == stuck })
+	e.until("the backoff is at its ceiling", func() bool {
+		for i := range stuck {
+			if r.Tries()[fmt.Sprint("stuck", i)].Attempts < 8 {
+				return false
+			}
+		}
+		return true
+	})
+	e.until("all ends are acknowledged", func() bool { return e.waiting(stuck) })
+	e.until("nothing is remembered of those that are gone", func() bool { return len(r.Tries()) == stuck })
+
+	attempts, messages, memory := r.Stats().Attempts, e.messages(), heap()
+	timer := time.NewTimer(quiet)
+	<-timer.C
+	tries := r.Stats().Attempts - attempts
+	sent := e.messages() - messages
+	perTry := float64(sent) / float64(max(tries, 1))
+	t.Logf("in %s: %d tries at %d stuck leases, %d messages to the server, %.1f a try; heap %+d KiB", quiet, tries, stuck, sent, perTry, (heap()-memory)>>10)
+	// A wait is between half of the ceiling and all of it.
+	most := uint64(stuck) * uint64(quiet/(cfg.MaxBackoff/2)+2)
+	require.LessOrEqual(t, tries, most)
+	require.GreaterOrEqual(t, tries, uint64(stuck), "they are tried for ever")
+	// A try is a delivery, a read and a nak; the pulls are on top, twelve a minute.
+	require.LessOrEqual(t, sent, 6*tries+uint64(quiet/(time.Second))+40)
+	// The server is in this process, and so are the lines of the log.
+	require.Less(t, heap()-memory, int64(16<<20))
+	for i := range stuck {
+		require.Contains(t, e.world.Live(), fmt.Sprint("stuck", i))
+	}
+}
+
+// messages is how many the server has received from clients.
+func (e *env) messages() uint64 {
+	e.Helper()
+	v, err := e.server.Varz(nil)
+	require.NoError(e, err)
+	return uint64(v.InMsgs)
+}
+
+// heap is what lives now.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
