@@ -75,7 +75,7 @@ func (at *attempt) run(ctx context.Context) run.Outcome {
 
 // prepare sets the process up behind the closed gate while the claim is written.
 func (at *attempt) prepare(ctx context.Context) (process sandbox.Run, claimErr, err error) {
-	ctx, cancel := context.WithTimeout(ctx, at.x.cfg.SetupTimeout+at.filesTime())
+	ctx, cancel := context.WithTimeout(ctx, at.setupTime()+at.filesTime())
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() { claimErr = at.gate.Claim(ctx, at.lease.ID()) })
@@ -118,7 +118,7 @@ func (at *attempt) notClaimed(ctx context.Context, process sandbox.Run, claimErr
 
 // terminateClosed ends a process whose gate never opened.
 func (at *attempt) terminateClosed(ctx context.Context, process sandbox.Run) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), at.x.cfg.ProofTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), at.proofTime())
 	defer cancel()
 	proof, err := process.Terminate(ctx, 0)
 	at.verdict.Proof = proof
@@ -134,7 +134,7 @@ func (at *attempt) open(ctx context.Context, process sandbox.Run) error {
 		return sandbox.Errorf(sandbox.Refused, "open", "%w", context.Cause(ctx))
 	}
 	// Open is not cut short by a cancel: a half-told start would be in doubt.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), at.x.cfg.SetupTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), at.setupTime())
 	defer cancel()
 	at.opened = time.Now()
 	if err := process.Open(ctx); err != nil {
@@ -206,7 +206,7 @@ func (at *attempt) follow(ctx context.Context, process sandbox.Run) {
 			return
 		case <-ended:
 			// The leader is gone; what is left must follow within the bound.
-			ended, proof = nil, time.After(at.x.cfg.ProofTimeout)
+			ended, proof = nil, time.After(at.proofTime())
 		case <-at.lease.Sandbox().Lost():
 			at.decide(wire.Lost, wire.ReasonSandboxGone, 0)
 		case <-proof:
@@ -246,7 +246,7 @@ func (at *attempt) decideBy(cause error) {
 // finish ends the run for the decision's reason and takes what is known once the
 // end is proven, or the bound is over.
 func (at *attempt) finish(ctx context.Context, process sandbox.Run, f *follower) {
-	bound := at.decision.grace + at.x.cfg.ProofTimeout
+	bound := at.decision.grace + at.proofTime()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	var hurrying sync.WaitGroup
 	defer hurrying.Wait()
@@ -278,12 +278,21 @@ func (at *attempt) hurry(ctx context.Context, cut context.CancelFunc, process sa
 		return
 	}
 	grace := min(at.decision.grace, at.x.cfg.ShutdownGrace)
-	bound := time.AfterFunc(grace+at.x.cfg.ProofTimeout, cut)
+	bound := time.AfterFunc(grace+at.proofTime(), cut)
 	defer bound.Stop()
 	if _, err := process.Terminate(ctx, grace); err != nil {
 		at.log.Warn().Err(err).Msg("run not terminated in a hurry")
 	}
 	<-ctx.Done()
+}
+
+// setupTime and proofTime are the bounds, longer where the provider is far away.
+func (at *attempt) setupTime() time.Duration {
+	return max(at.x.cfg.SetupTimeout, at.profile.Capabilities.Patience.Setup)
+}
+
+func (at *attempt) proofTime() time.Duration {
+	return max(at.x.cfg.ProofTimeout, at.profile.Capabilities.Patience.Proof)
 }
 
 // process is what the provider is to run.

@@ -35,6 +35,10 @@ func (at *attempt) result() wire.Result {
 	}
 	at.containment(&r)
 	r.Output, r.Stdout, r.Stderr = at.rec.summary()
+	if lost := at.end.OutputLost; lost != nil {
+		r.Output.Truncated = true
+		r.Output.Unread = &wire.Unread{First: max(1, lost.First), Last: lost.Last, Reason: wire.Message("%s", lost.Reason)}
+	}
 	r.Files, r.FilesOmitted = at.files, at.omitted
 	at.setUsage(&r)
 	at.setTiming(&r)

@@ -140,6 +140,19 @@ type Capabilities struct {
 	Unenforced map[string]string
 	// Isolation is what a sandbox will get here.
 	Isolation Isolation
+	// Patience is how long its calls may take, where that is longer than callers
+	// usually wait.
+	Patience Patience
+}
+
+// Patience bounds the calls of a provider that is far away, including what it has to
+// clean up after itself. Zero means that the caller's usual bound is enough.
+type Patience struct {
+	// Create bounds Create, Setup Prepare and Open, Reset and Destroy the calls of
+	// their names.
+	Create, Setup, Reset, Destroy time.Duration
+	// Proof is how long after a run's end, or after its grace, the proof may take.
+	Proof time.Duration
 }
 
 // Enforced tells which limits are enforced. Wall time, grace and output are the
@@ -165,6 +178,8 @@ type Spec struct {
 	// Root is the root view: empty means the host's system directories,
 	// read-only.
 	Root string
+	// Shape is the sandbox's size in the provider's word; empty means its default.
+	Shape string
 	// Limits are the profile's maxima: no run in this sandbox asks for more.
 	Limits Limits
 	// Network is the network rule; empty means none.

@@ -107,6 +107,7 @@ func results() map[string]*wire.Result {
 	limit := ranResult(wire.Limit)
 	limit.Reason, limit.Signal = wire.ReasonOutput, &wire.Signal{Number: 35}
 	limit.Output.Truncated = true
+	limit.Output.Unread = &wire.Unread{First: 12, Last: 40, Reason: "the provider's journal had dropped it"}
 	limit.Containment.Verdict, limit.Containment.Scope = wire.Unproven, wire.ScopeProvider
 	limit.Lease.Disposition = wire.Quarantined
 	limit.FilesOmitted = 2

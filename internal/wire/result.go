@@ -199,6 +199,19 @@ type OutputSummary struct {
 	Truncated      bool        `json:"truncated"`
 	LastSeq        uint64      `json:"last_seq"`
 	LostRanges     []LostRange `json:"lost_ranges,omitempty"`
+	// Unread is output that never left the sandbox: it has no events at all.
+	Unread *Unread `json:"unread,omitzero"`
+}
+
+// Unread is output that the sandbox's provider had, or may have had, and could not
+// hand over. What arrived is a strict prefix of what was written.
+type Unread struct {
+	// First and Last are the provider's own numbers of the missing pieces, over both
+	// streams; Last is 0 where nobody knows how many there were, or whether any.
+	First uint64 `json:"first"`
+	Last  uint64 `json:"last"`
+	// Reason is why, for a person.
+	Reason string `json:"reason"`
 }
 
 // LostRange is a range of event sequence numbers that did not arrive, both ends

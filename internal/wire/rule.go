@@ -138,6 +138,12 @@ func (r *Result) checkOutput() *Invalid {
 			return invalid(ReasonField, element("output.lost_ranges", i), "must run from 1 or more upwards")
 		}
 	}
+	if u := o.Unread; u != nil && (u.First == 0 || u.Last != 0 && u.Last < u.First) {
+		return invalid(ReasonField, "output.unread", "must run from 1 or more upwards")
+	}
+	if o.Unread != nil && !o.Truncated {
+		return invalid(ReasonField, "output.truncated", "must be true where output is unread")
+	}
 	for _, inline := range []struct {
 		field string
 		data  *Inline
@@ -178,6 +184,9 @@ func (r *Result) tidy() *Result {
 		tidy.Containment = &containment
 	}
 	tidy.Output.LostRanges = tidyRanges(r.Output.LostRanges)
+	if u := r.Output.Unread; u != nil {
+		tidy.Output.Unread = &Unread{First: u.First, Last: u.Last, Reason: bounded(u.Reason)}
+	}
 	for _, ms := range []*float64{&tidy.Timing.QueuedMS, &tidy.Timing.LeaseMS, &tidy.Timing.SetupMS, &tidy.Timing.RunMS, &tidy.Timing.ProofMS} {
 		*ms = tidyMS(*ms)
 	}

@@ -69,6 +69,11 @@ func capabilities(cfg Config) sandbox.Capabilities {
 			"memory_bytes": shape, "cpu_share": shape, "disk_bytes": shape,
 		},
 		Isolation: sandbox.Isolation{Level: "provider", Applied: []string{"CreateOS sandbox of shape " + cfg.Shape}},
+		// Each call waits its turn, and what failed is cleaned up on its own clock.
+		Patience: sandbox.Patience{
+			Create: cfg.Timeout + cfg.CleanupTimeout, Setup: cfg.RequestTimeout + cfg.CleanupTimeout,
+			Reset: cfg.RequestTimeout + cfg.CleanupTimeout, Destroy: cfg.RequestTimeout + cfg.CleanupTimeout, Proof: cfg.CleanupTimeout,
+		},
 	}
 	if slices.Equal(cfg.Egress, []string{everything}) {
 		c.Isolation.Missing = append(c.Isolation.Missing, "network: everything is reachable from inside")
@@ -98,7 +103,8 @@ func (p *Provider) Capabilities() sandbox.Capabilities {
 	return c
 }
 
-// Create implements sandbox.Provider. Spec.Root, where it is set, is the rootfs.
+// Create implements sandbox.Provider. Spec.Root and Spec.Shape go before the
+// configured ones.
 func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	const op = "create"
 	switch {
@@ -166,6 +172,9 @@ func (p *Provider) creation(spec sandbox.Spec) creation {
 	}
 	if spec.Root != "" {
 		c.Rootfs = spec.Root
+	}
+	if spec.Shape != "" {
+		c.Shape = spec.Shape
 	}
 	if len(c.Egress) == 0 {
 		c.Egress = []string{nowhere}
