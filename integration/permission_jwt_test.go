@@ -118,8 +118,8 @@ func (c *trust) carryOut(t *testing.T, command []string) {
 	case "edit signing-key":
 		scope := jwt.NewUserScope()
 		scope.Key, scope.Role = one("--sk"), one("--role")
-		scope.Template.Permissions.Pub.Allow = flags["--allow-pub"]
-		scope.Template.Permissions.Sub.Allow = flags["--allow-sub"]
+		scope.Template.Pub.Allow = flags["--allow-pub"]
+		scope.Template.Sub.Allow = flags["--allow-sub"]
 		c.accounts[one("--account")].claims.SigningKeys.AddScopedSigner(scope)
 		require.Contains(t, c.signers, scope.Key, "the script did not read the key that nsc said")
 		c.roles[one("--account")+"/"+scope.Role] = c.signers[scope.Key]
