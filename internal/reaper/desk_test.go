@@ -23,12 +23,12 @@ func order(op wire.ReaperOp, lease string) reaper.Order {
 	return reaper.Order{Op: op, Lease: lease, By: "alice@ops", Text: "because of this"}
 }
 
-// act carries an order out.
-func (e *env) act(op wire.ReaperOp, lease string) wire.Quarantine {
+// act carries an order out on the lease called lease.
+func (e *env) act(op wire.ReaperOp) wire.Quarantine {
 	e.Helper()
-	got, err := reaper.NewDesk(e.bus).Act(e.ctx(), order(op, lease))
+	got, err := reaper.NewDesk(e.bus).Act(e.ctx(), order(op, "lease"))
 	require.NoError(e, err)
-	require.Equal(e, e.stored(lease), got.Record)
+	require.Equal(e, e.stored("lease"), got.Record)
 	return got.Record
 }
 
@@ -37,10 +37,10 @@ func TestHoldAndRelease(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
 	e.put("lease", "destroy:fail*3")
-	require.Equal(t, wire.OnHold, e.act(wire.OpHold, "lease").State)
+	require.Equal(t, wire.OnHold, e.act(wire.OpHold).State)
 	held := e.stored("lease")
 	require.Regexp(t, `^hold at 20.* by alice@ops: because of this$`, held.Note)
-	require.Equal(t, held, e.act(wire.OpHold, "lease"), "again changes nothing")
+	require.Equal(t, held, e.act(wire.OpHold), "again changes nothing")
 	for range 2 {
 		r := e.start(quick())
 		e.put("other")
@@ -51,9 +51,9 @@ func TestHoldAndRelease(t *testing.T) {
 	}
 	_, err := reaper.NewDesk(e.bus).Act(e.ctx(), order(wire.OpRetry, "lease"))
 	require.ErrorIs(t, err, reaper.ErrHeld)
-	require.Equal(t, wire.InQuarantine, e.act(wire.OpRelease, "lease").State)
+	require.Equal(t, wire.InQuarantine, e.act(wire.OpRelease).State)
 	released := e.stored("lease")
-	require.Equal(t, released, e.act(wire.OpRelease, "lease"), "again changes nothing")
+	require.Equal(t, released, e.act(wire.OpRelease), "again changes nothing")
 	e.start(quick())
 	require.Regexp(t, `^release at`, e.destroyed("lease").Note)
 	for _, op := range []wire.ReaperOp{wire.OpHold, wire.OpRelease, wire.OpRetry} {
@@ -75,7 +75,7 @@ func TestHoldDuringATry(t *testing.T) {
 	e.put("lease", "delay:destroy:1s")
 	r := e.start(quick())
 	e.until("it is tried", func() bool { return e.world.DestroyCalls("lease") > 0 })
-	require.Equal(t, wire.OnHold, e.act(wire.OpHold, "lease").State)
+	require.Equal(t, wire.OnHold, e.act(wire.OpHold).State)
 	got := e.destroyed("lease")
 	require.Regexp(t, `^hold at`, got.Note)
 	require.Contains(t, evidenceKinds(got), "second_look")
@@ -94,7 +94,7 @@ func TestRetryNow(t *testing.T) {
 	e.until("it was tried", func() bool { return r.Tries()["lease"].LastError != "" })
 	require.Equal(t, wire.InQuarantine, e.stored("lease").State)
 	begin := time.Now()
-	e.act(wire.OpRetry, "lease")
+	e.act(wire.OpRetry)
 	got := e.destroyed("lease")
 	require.Less(t, time.Since(begin), patience)
 	require.Equal(t, 2, got.Attempts)
@@ -115,11 +115,11 @@ func TestResolveByHand(t *testing.T) {
 	_, err = reaper.NewDesk(e.bus).Act(e.ctx(), reaper.Order{Op: wire.OpResolve, Lease: "lease"})
 	require.ErrorIs(t, err, reaper.ErrNoEvidence)
 	require.True(t, e.world.Vanish("lease"))
-	got := e.act(wire.OpResolve, "lease")
+	got := e.act(wire.OpResolve)
 	last := got.Evidence[len(got.Evidence)-1]
 	require.Equal(t, wire.Evidence{Kind: "operator", Detail: "because of this (says alice@ops)"}, last)
 	require.Equal(t, wire.LeaseDestroyed, e.ledger("lease").State)
-	require.Equal(t, got, e.act(wire.OpResolve, "lease"), "again changes nothing")
+	require.Equal(t, got, e.act(wire.OpResolve), "again changes nothing")
 	e.until("who waits is told", func() bool { proof, ok := r.proofOf("lease"); return ok && proof.Proven })
 	e.acknowledged()
 }

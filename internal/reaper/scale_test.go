@@ -56,7 +56,7 @@ func TestManyLeasesFewOfWhichNeverDie(t *testing.T) {
 	require.LessOrEqual(t, tries, most)
 	require.GreaterOrEqual(t, tries, uint64(stuck), "they are tried for ever")
 	// A try is a delivery, a read and a nak; the pulls are on top, twelve a minute.
-	require.LessOrEqual(t, sent, 6*tries+uint64(quiet/(time.Second))+40)
+	require.LessOrEqual(t, sent, 6*tries+uint64(quiet/time.Second)+40)
 	// The server is in this process, and so are the lines of the log.
 	require.Less(t, heap()-memory, int64(16<<20))
 	for i := range stuck {

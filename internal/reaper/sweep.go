@@ -290,7 +290,7 @@ func (w *sweeper) examine(ctx context.Context, h sandbox.Handle, was stray, move
 		q.Worker, q.Tenant, q.Job = entry.Record.Worker, entry.Record.Tenant, entry.Record.Job
 		write = func() error { return w.r.books.Quarantine(ctx, *entry, q) }
 	}
-	err = w.put(ctx, moves, q, write)
+	err = w.put(moves, q, write)
 	return err == nil, false, err
 }
 
@@ -301,11 +301,11 @@ func (w *sweeper) move(ctx context.Context, moves *int, entry bus.StoredLease, r
 		V: wire.Version, State: wire.InQuarantine, Lease: rec.Lease, Provider: rec.Provider, Host: rec.Host, Handle: rec.Handle,
 		Worker: rec.Worker, Tenant: rec.Tenant, Job: rec.Job, Reason: reason, Message: why, FirstSeen: time.Now().UTC(),
 	}
-	return w.put(ctx, moves, q, func() error { return w.r.books.Quarantine(ctx, entry, q) })
+	return w.put(moves, q, func() error { return w.r.books.Quarantine(ctx, entry, q) })
 }
 
 // put writes within the bound, and accounts for it.
-func (w *sweeper) put(ctx context.Context, moves *int, q wire.Quarantine, write func() error) error {
+func (w *sweeper) put(moves *int, q wire.Quarantine, write func() error) error {
 	if *moves <= 0 {
 		return fmt.Errorf("lease %s: more than %d leases in one sweep, the others wait for the next", q.Lease, maxMoves)
 	}

@@ -106,10 +106,19 @@ func TestNothingIsSentBeforeTheReplyRule(t *testing.T) {
 	spy, err := e.nc.SubscribeSync(">")
 	require.NoError(t, err)
 	bad := [][2]string{
-		{"t.acme", "exec.job.acme.q.x"}, {"t.acme", "$KV.bucket.key"}, {"t.acme", "reply.other.x"},
-		{"t.acme", ""}, {"shared", ""}, {"shared", "reply.acme.x"}, {"shared", "exec.reaper.ls"}, {"quiet", "exec.job.a.b.c"},
+		{"t.acme", "exec.job.acme.q.x"},
+		{"t.acme", "$KV.bucket.key"},
+		{"t.acme", "reply.other.x"},
+		{"t.acme", ""},
+		{"shared", ""},
+		{"shared", "reply.acme.x"},
+		{"shared", "exec.reaper.ls"},
+		{"quiet", "exec.job.a.b.c"},
 		{"t.a.b", "_INBOX.x"},
-		{"$SRV.PING", "exec.job.a.b.c"}, {"$SRV.INFO.testing", "$O.x"}, {"$SRV.STATS", "reply.acme.x"}, {"$SRV.STATS", ""},
+		{"$SRV.PING", "exec.job.a.b.c"},
+		{"$SRV.INFO.testing", "$O.x"},
+		{"$SRV.STATS", "reply.acme.x"},
+		{"$SRV.STATS", ""},
 	}
 	for _, b := range bad {
 		require.NoError(t, e.nc.PublishMsg(&nats.Msg{Subject: b[0], Reply: b[1]}))
