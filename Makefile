@@ -4,6 +4,7 @@ GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
 FUZZTIME ?= 20s
 COUNT    ?= 1
+SEEDS    ?= 10000
 
 # The race detector needs a C compiler.
 CC_FOUND := $(shell command -v "$$($(GO) env CC | cut -d' ' -f1)" 2>/dev/null)
@@ -12,7 +13,7 @@ RACE     := $(if $(CC_FOUND),-race,)
 GO_FILES = $$(git ls-files --cached --others --exclude-standard -- '*.go')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-v2 check lint fmt fix fmt-check vet tidy-check race-check fuzz bench microbench soak cover
+.PHONY: help demo build test test-v2 check lint fmt fix fmt-check vet tidy-check race-check fuzz bench microbench soak simulate mutants cover
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +73,12 @@ microbench: ## run the packages' own benchmarks
 
 soak: ## run all tests in their long forms, COUNT (1) times over (up to two hours)
 	SALLYPORT_SOAK=1 $(GO) test $(RACE) -p 1 -shuffle=on -count=$(COUNT) -timeout=2h ./...
+
+simulate: ## tell the simulation's stories of the seeds from 1 to SEEDS (10000)
+	$(GO) test $(RACE) -run='TestSimulation$$' -timeout=2h ./internal/simulation -seeds=$(SEEDS)
+
+mutants: ## show that the tests find bugs: run them on deliberate one-line bugs (some minutes)
+	$(GO) test -v -count=1 -timeout=1h -run='TestMutants$$' ./test/mutants -mutants
 
 cover: ## show how much of each package the tests reach
 	$(GO) test -coverpkg=./... -coverprofile=cover.out ./...
