@@ -160,6 +160,11 @@ type session struct {
 
 // config loads the configuration, with the flags that were given on top.
 func (s *session) config(file string, dev bool) (*config.Config, error) {
+	return s.load(config.Sources{File: file, Dev: dev})
+}
+
+// load completes the sources with what this process knows.
+func (s *session) load(src config.Sources) (*config.Config, error) {
 	flags := map[string]string{}
 	keys := config.Keys()
 	for _, f := range s.parsed.Flags() {
@@ -168,9 +173,8 @@ func (s *session) config(file string, dev bool) (*config.Config, error) {
 			flags[key] = fmt.Sprint(s.parsed.FlagValue(f))
 		}
 	}
-	cfg, err := config.Load(config.Sources{
-		File: file, Environ: s.environ, Flags: flags, Dev: dev, Root: s.root, CPUs: runtime.NumCPU(),
-	})
+	src.Environ, src.Flags, src.Root, src.CPUs = s.environ, flags, s.root, runtime.NumCPU()
+	cfg, err := config.Load(src)
 	var mistakes config.MistakesError
 	if err != nil && !errors.As(err, &mistakes) {
 		return nil, &exit{exitUsage, err}

@@ -11,6 +11,8 @@ import (
 type devCommand struct {
 	Listen string `group:"settings" help:"Address of the embedded NATS server (127.0.0.1:4222)." placeholder:"HOST:PORT"`
 
+	WithCreateos bool `name:"with-createos" help:"Also start a stand-in for the CreateOS service, behind the profile createos."`
+
 	ConfigFile string `name:"config" help:"Configuration file (YAML)." placeholder:"FILE"`
 	fleetFlags
 	serviceFlags
@@ -19,7 +21,7 @@ type devCommand struct {
 
 // Run serves until the first signal.
 func (c *devCommand) Run(s *session) error {
-	cfg, err := s.config(c.ConfigFile, true)
+	cfg, err := s.load(config.Sources{File: c.ConfigFile, Dev: true, WithCreateOS: c.WithCreateos})
 	if err != nil {
 		return err
 	}
@@ -46,6 +48,10 @@ Isolation: %s
 			_, err = fmt.Fprintf(w, "  not enforced here: %s\n", missing)
 		}
 	}
+	remote := ""
+	if cfg.CreateOS.Scripted {
+		remote = "  sallyport run" + server + " --profile createos -- uname -n\n"
+	}
 	if err == nil {
 		_, err = fmt.Fprintf(w, `
 Try, in another terminal:
@@ -53,10 +59,10 @@ Try, in another terminal:
   sallyport run%[1]s --wall 2s -- sleep 10
   echo "some input" | sallyport run%[1]s --stdin - -- wc -c
   sallyport run%[1]s --profile fake -- fake print:hello exit:3
-  nats req%[1]s %[2]s.submit.default.%[3]s '{"v":1,"argv":["echo","hi"]}' --wait-for-empty --reply-timeout=1h
+%[4]s  nats req%[1]s %[2]s.submit.default.%[3]s '{"v":1,"argv":["echo","hi"]}' --wait-for-empty --reply-timeout=1h
 
 Ctrl-C ends it.
-`, server, cfg.SubjectPrefix, cfg.Queues[0].Name)
+`, server, cfg.SubjectPrefix, cfg.Queues[0].Name, remote)
 	}
 	return err
 }

@@ -88,6 +88,8 @@ type CreateOS struct {
 	Egress                []string
 	AutoPause, Pace       time.Duration
 	Timeout               time.Duration
+	// Scripted has dev stand in for the service with a server of its own.
+	Scripted bool
 }
 
 // NATS is how to connect, under the names of the nats tool.
@@ -124,6 +126,9 @@ type Sources struct {
 	// Dev takes the defaults of the dev command: a state directory of its own,
 	// namespaces as the only requirement, and a profile named fake.
 	Dev bool
+	// WithCreateOS adds to dev's a stand-in for the CreateOS service, and a profile
+	// named createos.
+	WithCreateOS bool
 	// Root says that the process may write to /var/lib; CPUs is how many it has.
 	Root bool
 	CPUs int
@@ -245,6 +250,12 @@ func defaults(src Sources) *Config {
 	cfg.Profiles = map[string]Profile{"default": builtin("default", "local")}
 	if src.Dev {
 		cfg.Profiles["fake"] = builtin("fake", "fake")
+	}
+	if src.WithCreateOS {
+		p := builtin("createos", "local")
+		p.become("createos")
+		cfg.Profiles[p.Name] = p
+		cfg.CreateOS.Scripted, cfg.CreateOS.Shape, cfg.CreateOS.Pace = true, "s-1vcpu-256mb", time.Millisecond
 	}
 	return cfg
 }

@@ -306,7 +306,9 @@ createos_egress: [example.org]
 profiles:
   cloud: {root: python, shape: s-2vcpu-4gb, provider: createos}
   kept: {provider: createos, reuse: tenant, warm: 1}
-`, func(s *config.Sources) { s.Environ = append(s.Environ, "CREATEOS_API_KEY=env", "SALLYPORT_CREATEOS_PACE=50ms") })
+`, func(s *config.Sources) {
+		s.Environ = append(s.Environ, "CREATEOS_API_KEY=env", "SALLYPORT_CREATEOS_PACE=50ms")
+	})
 	require.NoError(t, err)
 	require.Equal(t, config.CreateOS{
 		Shape: "s-1vcpu-1gb", Key: "hush", EnvKey: "env", Egress: []string{"example.org"}, Pace: 50 * time.Millisecond,

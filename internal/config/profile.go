@@ -168,6 +168,8 @@ func (p *Profile) become(provider string) {
 		// A remote sandbox costs money while it stands, and keeps what a reset does not
 		// see.
 		p.Reuse, p.Warm = "never", 0
+		// Its shape limits a sandbox, nothing there limits a run.
+		p.Default = Limits{Wall: p.Default.Wall, Grace: p.Default.Grace, OutputBytes: p.Default.OutputBytes}
 	}
 }
 

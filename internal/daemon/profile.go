@@ -65,7 +65,7 @@ func poolProfile(p config.Profile, provider sandbox.Provider) leasepool.Profile 
 	can := provider.Capabilities()
 	return leasepool.Profile{
 		Name: p.Name, Provider: provider,
-		Spec:        sandbox.Spec{Profile: p.Name, Root: p.Root, Limits: sandboxLimits(p.Max, can.Enforces)},
+		Spec:        sandbox.Spec{Profile: p.Name, Root: p.Root, Shape: p.Shape, Limits: sandboxLimits(p.Max, can.Enforces)},
 		ReuseTenant: p.Reuse == string(wire.ReuseTenant) && can.Reset,
 		Warm:        p.Warm, MaxUses: p.MaxUses, MaxAge: p.MaxAge, IdleTTL: p.IdleTTL,
 	}

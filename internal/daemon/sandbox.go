@@ -26,8 +26,9 @@ import (
 
 // The names of providers in the configuration.
 const (
-	providerLocal = local.Name
-	providerFake  = "fake"
+	providerLocal    = local.Name
+	providerCreateOS = "createos"
+	providerFake     = "fake"
 )
 
 // sandboxes are the providers that the profiles name, and what they stand on.
@@ -73,6 +74,8 @@ func (s *sandboxes) open(ctx context.Context, name string, cfg *config.Config, i
 		return openFake(cfg, inst)
 	case providerLocal:
 		return s.openLocal(ctx, cfg, inst, log)
+	case providerCreateOS:
+		return openCreateOS(ctx, cfg, log)
 	default:
 		return nil, fmt.Errorf("there is no provider %q", name)
 	}

@@ -116,6 +116,13 @@ func RunDev(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logger, 
 		return err
 	}
 	defer server.Close()
+	if cfg.CreateOS.Scripted {
+		service, err := startCreateOS(ctx, cfg, log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, service.Close()) }()
+	}
 	b, err := connectInProcess(ctx, cfg, log, "sallyport dev "+inst.Worker, server)
 	if err != nil {
 		return err
