@@ -2,7 +2,6 @@ package createostest
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -57,11 +56,9 @@ func (s *Server) exec(r *http.Request, b *box) (int, any, error) {
 	}
 	begin := s.config.Now()
 	var output execOutput
-	tree, err := b.machine.Start(context.WithoutCancel(r.Context()), Program{
-		Cmd: asked.Cmd, Args: asked.Args, Env: env, Cwd: cwdOr(""), Output: output.take,
-	})
+	tree, err := s.start(r, b, Program{Cmd: asked.Cmd, Args: asked.Args, Env: env, Cwd: cwdOr(""), Output: output.take})
 	if err != nil {
-		return 0, nil, startRefusal(err)
+		return 0, nil, err
 	}
 	var feeding sync.WaitGroup
 	defer feeding.Wait()

@@ -1,10 +1,13 @@
 package createostest_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -105,4 +108,84 @@ func TestServe(t *testing.T) {
 	require.Error(t, err)
 	_, _, err = createostest.Serve(t.Context(), "256.0.0.1:0", createostest.Config{APIKey: key, Backend: createostest.Programs(program)})
 	require.Error(t, err)
+}
+
+// TestRootIsNobodyOutside: a program is root in its sandbox and an ordinary user for
+// the kernel.
+func TestRootIsNobodyOutside(t *testing.T) {
+	t.Parallel()
+	c := withProcesses(t, createostest.Config{})
+	box := c.sandbox()
+	require.Equal(t, "0\n", c.exec(box, "id -u")["stdout"])
+	for _, forbidden := range []string{
+		"cat /etc/shadow", "echo x >/proc/sys/kernel/core_pattern", "touch /usr/x", "mount -o remount,rw,bind /etc && touch /etc/x",
+	} {
+		require.NotZero(t, c.exec(box, forbidden)["exit_code"], forbidden)
+	}
+	p := c.shell(box, "exec sleep 600")
+	c.do("GET", p, nil).ok()
+	for _, l := range c.LiveProcesses() {
+		info, err := os.Stat(fmt.Sprintf("/proc/%d", l.PID))
+		require.NoError(t, err)
+		stat, isStat := info.Sys().(*syscall.Stat_t)
+		require.True(t, isStat)
+		require.NotZero(t, stat.Uid)
+	}
+}
+
+// broken is a backend whose machines do not come up, or come up late.
+type broken struct {
+	createostest.Backend
+	wait chan struct{}
+}
+
+func (b *broken) Boot(ctx context.Context, id string) (createostest.Machine, error) {
+	if b.wait == nil {
+		return nil, errors.New("no")
+	}
+	<-b.wait
+	return b.Backend.Boot(ctx, id)
+}
+
+func TestBootThatFails(t *testing.T) {
+	t.Parallel()
+	c := setup(t, createostest.Config{Backend: &broken{Backend: createostest.Programs(program)}})
+	for range 2 { // a failed sandbox has no name
+		c.do("POST", "/v1/sandboxes", object{"shape": shape, "name": "one"}).refused(http.StatusInternalServerError)
+	}
+	require.Equal(t, "failed", c.Sandboxes()[1].Status)
+	c.do("GET", "/v1/sandboxes/"+c.Sandboxes()[1].ID, nil).refused(http.StatusNotFound)
+}
+
+// TestDeleteBeforeItIsThere: what is deleted while it is created ends when it is there.
+func TestDeleteBeforeItIsThere(t *testing.T) {
+	t.Parallel()
+	backend := &broken{Backend: createostest.Programs(program), wait: make(chan struct{})}
+	c := setup(t, createostest.Config{Backend: backend})
+	created := make(chan answer)
+	go func() { created <- c.do("POST", "/v1/sandboxes", object{"shape": shape}) }()
+	eventually(t, "it is creating", func() bool { return len(c.Sandboxes()) == 1 })
+	box := "/v1/sandboxes/" + c.Sandboxes()[0].ID
+	require.Equal(t, "creating", c.do("GET", box, nil).ok()["status"])
+	require.Equal(t, "destroying", c.do("DELETE", box, nil).ok()["status"])
+	require.Equal(t, "destroying", c.do("GET", box, nil).ok()["status"])
+	close(backend.wait)
+	require.Contains(t, []any{"destroying", "destroyed"}, (<-created).ok()["status"])
+	eventually(t, "it is gone", func() bool { return !c.Sandboxes()[0].Live() })
+	require.False(t, c.Sandboxes()[0].Gone.IsZero())
+}
+
+// TestOneNameAtATime: of creations of one name at once, one wins.
+func TestOneNameAtATime(t *testing.T) {
+	t.Parallel()
+	c := setup(t, createostest.Config{})
+	codes := make(chan int)
+	for range 10 {
+		go func() { codes <- c.do("POST", "/v1/sandboxes", object{"shape": shape, "name": "one"}).code }()
+	}
+	count := map[int]int{}
+	for range 10 {
+		count[<-codes]++
+	}
+	require.Equal(t, map[int]int{http.StatusOK: 1, http.StatusConflict: 9}, count)
 }

@@ -80,11 +80,11 @@ func (s *Server) createProcess(r *http.Request, b *box) (int, any, error) {
 		id: "proc-" + strings.ToLower(ulid.Make().String()), asked: asked, created: s.config.Now(), released: make(chan struct{}),
 		journal: newJournal(s.config.JournalBytes, s.config.HoldBack),
 	}
-	p.tree, err = b.machine.Start(context.WithoutCancel(r.Context()), Program{
+	p.tree, err = s.start(r, b, Program{
 		Cmd: asked.Cmd, Args: asked.Args, Env: env, Cwd: cwdOr(asked.Cwd), Output: p.journal.append,
 	})
 	if err != nil {
-		return 0, nil, startRefusal(err)
+		return 0, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,6 +101,25 @@ func (s *Server) createProcess(r *http.Request, b *box) (int, any, error) {
 		view["process_id"] = a.text
 	}
 	return ok(view)
+}
+
+// start starts a program, which its client's going does not undo.
+func (s *Server) start(r *http.Request, b *box, p Program) (Tree, error) {
+	s.mu.Lock()
+	if b.status != statusRunning {
+		s.mu.Unlock()
+		return nil, refuse(http.StatusConflict, "the sandbox is %s", b.status)
+	}
+	b.starting++
+	s.mu.Unlock()
+	tree, err := b.machine.Start(context.WithoutCancel(r.Context()), p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.starting--
+	if err != nil {
+		return nil, startRefusal(err)
+	}
+	return tree, nil
 }
 
 func cwdOr(cwd string) string {

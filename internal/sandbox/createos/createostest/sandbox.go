@@ -75,7 +75,9 @@ type box struct {
 	procs map[string]*process
 	order []string
 	// uses counts calls that use it; used is when the last one ended.
-	uses      int
+	uses int
+	// starting counts programs that are just being started: it is not paused then.
+	starting  int
 	used      time.Time
 	autoPause int64
 	// asked to be destroyed.
@@ -434,9 +436,9 @@ func (s *Server) pauseSandbox(r *http.Request, b *box) (int, any, error) {
 	case b.status == statusPaused:
 		s.mu.Unlock()
 		return ok(map[string]any{"id": b.id, "status": b.status})
-	case b.status != statusRunning:
+	case b.status != statusRunning || b.starting > 0:
 		s.mu.Unlock()
-		return fail(http.StatusConflict, "the sandbox is %s", b.status)
+		return fail(http.StatusConflict, "the sandbox is %s, or starts a program", b.status)
 	}
 	b.status = statusPausing
 	s.mu.Unlock()

@@ -71,6 +71,8 @@ type Server struct {
 	wire    *wire
 	// closing is closed by Close: what waits then ends.
 	closing chan struct{}
+	// ended is closed when Close has done its work.
+	ended chan struct{}
 	// running counts goroutines, which Close waits for.
 	running sync.WaitGroup
 
@@ -106,7 +108,7 @@ func New(config Config) (*Server, error) {
 		config.Backend = NewHost()
 	}
 	s := &Server{
-		config: config, log: config.Log, backend: config.Backend, wire: newWire(), closing: make(chan struct{}),
+		config: config, log: config.Log, backend: config.Backend, wire: newWire(), closing: make(chan struct{}), ended: make(chan struct{}),
 		boxes: map[string]*box{}, visitors: map[string][]time.Time{},
 	}
 	s.api = s.routes()
@@ -200,10 +202,11 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		s.running.Wait()
+		<-s.ended
 		return nil
 	}
 	s.closed = true
+	defer close(s.ended)
 	server := s.http
 	boxes := make([]*box, 0, len(s.boxes))
 	for _, b := range s.boxes {

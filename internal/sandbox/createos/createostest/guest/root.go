@@ -23,15 +23,14 @@ func makeRoot(s Setup) error {
 	if err := unix.Mount(s.Name, base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("root: %w", err)
 	}
-	for _, dir := range []struct {
-		name string
-		mode uint32
-	}{
-		{"/proc", 0o555}, {"/dev", 0o755}, {"/dev/shm", 0o1777}, {"/tmp", 0o1777}, {"/root", 0o700}, {"/home", 0o755}, {"/run", 0o755},
-		{"/var", 0o755}, {"/var/tmp", 0o1777}, {"/var/log", 0o755}, {"/mnt", 0o755}, {"/srv", 0o755},
-	} {
-		if err := errors.Join(unix.Mkdir(base+dir.name, 0o755), unix.Chmod(base+dir.name, dir.mode)); err != nil {
-			return fmt.Errorf("directory %s: %w", dir.name, err)
+	for _, dir := range []string{"/proc", "/dev", "/dev/shm", "/tmp", "/root", "/home", "/run", "/var", "/var/tmp", "/var/log", "/mnt", "/srv"} {
+		if err := unix.Mkdir(base+dir, 0o755); err != nil {
+			return fmt.Errorf("directory %s: %w", dir, err)
+		}
+	}
+	for _, dir := range []string{"/dev/shm", "/tmp", "/var/tmp"} {
+		if err := unix.Chmod(base+dir, 0o1777); err != nil {
+			return fmt.Errorf("directory %s: %w", dir, err)
 		}
 	}
 	for _, dir := range []string{"/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {

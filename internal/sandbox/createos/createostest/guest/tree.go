@@ -3,7 +3,6 @@ package guest
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -61,9 +60,7 @@ func runTree() error {
 	if err := letGoOfStreams(); err != nil {
 		return err
 	}
-	if err := t.report(Report{PID: t.leader}); err != nil {
-		return err
-	}
+	t.tell(Report{PID: t.leader})
 	// The process's end ends it.
 	var kicking sync.WaitGroup
 	kicking.Go(func() { t.listen(in) })
@@ -119,20 +116,20 @@ func (t *tree) reap() error {
 		} else {
 			r.Code = status.ExitStatus()
 		}
-		if err := t.report(r); err != nil {
-			return err
-		}
+		t.tell(r)
 	}
 }
 
-// listen does what the server says. When the server has gone, box ends, too.
+// tell reports to a server that may have gone: listen then ends the tree.
+func (t *tree) tell(r Report) {
+	_ = t.report(r) //nolint:errcheck // see above
+}
+
+// listen does what the server says, and ends the tree when the server has let go of it.
 func (t *tree) listen(in *json.Decoder) {
 	for {
 		var kick Kick
 		if err := in.Decode(&kick); err != nil {
-			if !errors.Is(err, io.EOF) {
-				return
-			}
 			kick = Kick{Signal: int(unix.SIGKILL), All: true}
 		}
 		switch {
