@@ -9,10 +9,9 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sys/unix"
 
 	"github.com/sallyport/sallyport/internal/sandbox"
 )
@@ -372,7 +371,7 @@ func (c *client) connect(ctx context.Context, id, pid string, after uint64) (io.
 		what: "output connection", effect: looks, method: http.MethodGet, path: processes(id) + "/" + pid + "/connect",
 		query: url.Values{"after": {strconv.FormatUint(after, 10)}},
 	}
-	response, err := c.send(ctx, k)
+	response, err := c.send(ctx, k) //nolint:bodyclose // the caller's to close
 	if err != nil {
 		return nil, err
 	}

@@ -526,6 +526,7 @@ func (f *follower) fault(ctx context.Context, why error) error {
 			}
 		}
 	}
+	f.spend() // a gate that is still closed stays so
 	f.mu.Lock()
 	f.faulty = true
 	known := f.end.Exit != nil
@@ -548,8 +549,12 @@ func (f *follower) declare(err error) {
 	if f.cause == nil && err != nil && !errors.Is(err, errDeaf) {
 		f.cause = err
 	}
-	f.noExitOfOurs()
 	incomplete := !f.exited && (f.newest == nil || *f.newest > f.cursor) || f.newest != nil && *f.newest > f.cursor
+	if !incomplete && f.newest != nil && f.end.Proof.Proven && f.end.Started == sandbox.StartedMaybe {
+		// All output is there, and not the mark that is written before the program runs.
+		f.end.Started = sandbox.StartedNo
+	}
+	f.noExitOfOurs()
 	started := f.end.Started != sandbox.StartedNo
 	f.mu.Unlock()
 	switch {

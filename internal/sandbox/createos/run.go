@@ -161,7 +161,12 @@ func (r *released) Read(p []byte) (int, error) {
 	if r.source == nil {
 		return 0, io.ErrClosedPipe
 	}
-	return r.source.Read(p)
+	// Each piece is a chunk on the wire.
+	n, err := readFull(r.source, p)
+	if n == 0 && err == nil && len(p) > 0 {
+		err = io.EOF
+	}
+	return n, err
 }
 
 func (r *released) release() {
@@ -287,7 +292,7 @@ func (r *run) Open(ctx context.Context) error {
 		return sandbox.Errorf(sandbox.Refused, op, "%w", err)
 	}
 	r.mu.Lock()
-	if r.gate != gateClosed {
+	if r.gate != gateClosed || closed(r.dead) {
 		r.mu.Unlock()
 		return sandbox.Errorf(sandbox.Refused, op, "the gate was opened before, or the run was terminated")
 	}
