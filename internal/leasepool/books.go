@@ -219,7 +219,7 @@ func (b *books) act(e *entry, action sandbox.LeaseAction, event sandbox.LeaseEve
 		b.leases[e.id] = e
 		b.totals.Gone--
 	case sandbox.ActionClose:
-		if e.intended && b.unclosed[e.id] == nil {
+		if e.intended {
 			b.unclosed[e.id] = e
 			b.do(action, e)
 		}

@@ -84,15 +84,11 @@ func (p *Pool) mark(ctx context.Context, l *Lease, want Want) (taken bool, failu
 // intend notes in the ledger that a sandbox will be made. On an error none may be
 // made.
 func (p *Pool) intend(ctx context.Context, e *entry) error {
-	wanted, unclosed := false, 0
-	p.update(func(b *books, _ time.Time) {
-		wanted, unclosed = e.state == sandbox.LeaseCreating, len(b.unclosed)
-		e.intended = wanted && unclosed < b.cfg.maxUnclosed()
-	})
-	switch {
-	case !wanted:
-		return errDropped()
-	case unclosed >= p.cfg.maxUnclosed():
+	p.mu.Lock()
+	unclosed := len(p.books.unclosed)
+	e.intended = unclosed < p.cfg.maxUnclosed()
+	p.mu.Unlock()
+	if unclosed >= p.cfg.maxUnclosed() {
 		return sandbox.Errorf(sandbox.Unavailable, "create",
 			"%d sandboxes are gone whose entries the ledger does not take the end of", unclosed)
 	}
@@ -104,7 +100,7 @@ func (p *Pool) intend(ctx context.Context, e *entry) error {
 	}
 	defer p.lock()()
 	if e.state != sandbox.LeaseCreating {
-		return errDropped()
+		return sandbox.Errorf(sandbox.Unavailable, "create", "not begun: nobody may use it any more")
 	}
 	return nil
 }
@@ -112,10 +108,6 @@ func (p *Pool) intend(ctx context.Context, e *entry) error {
 // maxUnclosed bounds what waits for the ledger: far more than ends in the time of
 // one call, and little enough to be kept.
 func (c Config) maxUnclosed() int { return max(64, 4*c.Capacity) }
-
-func errDropped() error {
-	return sandbox.Errorf(sandbox.Unavailable, "create", "not begun: nobody may use it any more")
-}
 
 // confirm notes the handle of a new sandbox in the ledger, in the time that was
 // there for making it.
@@ -149,14 +141,15 @@ func (p *Pool) confirm(ctx context.Context, e *entry) {
 	}
 }
 
-// closeEntry ends the entry of a lease that is gone, however often it takes.
+// closeEntry ends the entry of a lease that is gone, however often it takes. That
+// is for good: the create call has answered, else its entry would not be closed
+// here but by the reaper.
 func (p *Pool) closeEntry(ctx context.Context, e *entry) {
+	p.mu.Lock()
+	proof := e.proof
+	p.mu.Unlock()
 	pauses := newPauses(publishPause)
 	for {
-		proof, wanted := p.closing(e)
-		if !wanted {
-			return
-		}
 		err := p.inLedger(ctx, func(ctx context.Context) error { return p.cfg.Ledger.Destroyed(ctx, e.id, proof) })
 		if err == nil || errors.Is(err, ErrOvertaken) {
 			break
@@ -167,16 +160,6 @@ func (p *Pool) closeEntry(ctx context.Context, e *entry) {
 		}
 	}
 	p.update(func(b *books, _ time.Time) { delete(b.unclosed, e.id) })
-}
-
-// closing is the proof with which the entry of e ends, unless e came back.
-func (p *Pool) closing(e *entry) (proof sandbox.Proof, wanted bool) {
-	defer p.lock()()
-	if e.state != sandbox.LeaseGone {
-		delete(p.books.unclosed, e.id)
-		return sandbox.Proof{}, false
-	}
-	return e.proof, true
 }
 
 func (p *Pool) inLedger(ctx context.Context, call func(context.Context) error) error {

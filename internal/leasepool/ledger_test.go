@@ -655,3 +655,39 @@ func TestQuarantineThatEatsTheCapacityStopsTheWorkAndItRecovers(t *testing.T) {
 		require.NoError(t, r.stop())
 	})
 }
+
+func TestALateProofOfALeaseInDoubtEndsItsEntry(t *testing.T) {
+	t.Parallel()
+	remote(t, func(cfg *leasepool.Config, p *provider, _ *ledger) {
+		cfg.DestroyTries = 1
+		p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) { time.Sleep(time.Minute); return proven, nil }
+	}, func(t *testing.T, r *rig, l *ledger) {
+		r.q.on = func(context.Context, int) error { return errDown }
+		a := r.acquire(fresh)
+		r.release(a, ended)
+		r.wait(30 * time.Second)
+		require.Equal(t, 1, r.Stats().Poisoned)
+		require.Zero(t, l.count("destroyed"))
+		r.wait(31 * time.Second)
+		require.Empty(t, r.Leases())
+		require.Equal(t, "destroyed", l.of(a.ID()).state)
+	})
+}
+
+func TestNothingIsHandedOutWhenThePoolClosesMeanwhile(t *testing.T) {
+	t.Parallel()
+	remote(t, func(_ *leasepool.Config, _ *provider, l *ledger) {
+		l.on = func(_ context.Context, call, _ string) error {
+			if call == "use" {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+	}, func(t *testing.T, r *rig, l *ledger) {
+		answers := r.later(tenant)
+		synctest.Wait()
+		require.NoError(t, r.stop())
+		require.ErrorIs(t, (<-answers).err, leasepool.ErrClosed)
+		require.Equal(t, "destroyed", l.of(l.order[0]).state)
+	})
+}

@@ -739,6 +739,28 @@ func TestFailingSparesAreNotMadeInALoop(t *testing.T) {
 	})
 }
 
+func TestASuccessEndsTheRestAfterAFailure(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.Profiles[0].Warm = 1
+		p.onCreate = func(context.Context, string) error {
+			if calls++; calls == 1 {
+				return sandbox.Errorf(sandbox.Unavailable, "create", "%w", errDown)
+			}
+			return nil
+		}
+	}, func(t *testing.T, r *rig) {
+		began := time.Now()
+		require.Error(t, r.Ready())
+		l := r.acquire(tenant)
+		synctest.Wait()
+		require.Equal(t, 1, r.Stats().Warm, "the spare is made without another pause")
+		require.Zero(t, time.Since(began))
+		r.release(l, ended)
+	})
+}
+
 func TestDoubleReleasePanics(t *testing.T) {
 	t.Parallel()
 	inBubble(t, nil, func(t *testing.T, r *rig) {
