@@ -83,19 +83,27 @@ func guardedFiles(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(dir, os.DirFS(shipped)))
+	recipe(t, dir, "sed 's/demo/")
 	main, err := os.ReadFile(filepath.Join(dir, "sallyport.conf"))
 	require.NoError(t, err)
-	_, recipe, found := strings.Cut(string(main), "\n#   sed 's/demo/")
-	require.True(t, found, "sallyport.conf names no recipe for another tenant")
-	recipe, _, _ = strings.Cut("sed 's/demo/"+recipe, "\n")
-	cmd := exec.CommandContext(t.Context(), "sh", "-ec", recipe)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s: %s", recipe, out)
 	text := strings.Replace(string(main), `include "tenants/demo.conf"`, "include \"tenants/demo.conf\"\n    include \"tenants/acme.conf\"", 1)
 	text = strings.Replace(text, "$tenant_demo,", "$tenant_demo, $tenant_acme,", 1)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "sallyport.conf"), []byte(text), 0o600))
 	return dir
+}
+
+// recipe carries out the command in the comments of sallyport.conf that begins so.
+func recipe(t *testing.T, dir, begin string) {
+	t.Helper()
+	main, err := os.ReadFile(filepath.Join(dir, "sallyport.conf"))
+	require.NoError(t, err)
+	_, command, found := strings.Cut(string(main), "\n#   "+begin)
+	require.True(t, found, "sallyport.conf has no recipe that begins with %s", begin)
+	command, _, _ = strings.Cut(begin+command, "\n")
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", command)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s: %s", command, out)
 }
 
 // guardedOptions reads the server's configuration; the test's own are the place where
@@ -144,13 +152,14 @@ func startServer(t *testing.T, opts *server.Options) *server.Server {
 	return srv
 }
 
-// newGuarded starts the server and makes the streams.
-func newGuarded(t *testing.T, opts *server.Options, come users) *guarded {
+// newGuarded starts the server and makes the streams; settings are further lines of the
+// configuration.
+func newGuarded(t *testing.T, opts *server.Options, come users, settings ...string) *guarded {
 	t.Helper()
 	srv := startServer(t, opts)
 	dir := t.TempDir()
 	g := &guarded{stack: &stack{t: t, url: srv.ClientURL(), dir: dir, config: filepath.Join(dir, "sallyport.yaml")}, users: come}
-	require.NoError(t, os.WriteFile(g.config, fmt.Appendf(nil, guardedConfig, t.TempDir()), 0o600))
+	require.NoError(t, os.WriteFile(g.config, []byte(fmt.Sprintf(guardedConfig, t.TempDir())+strings.Join(settings, "\n")), 0o600))
 	g.witness, g.onlooker = g.as(t, "witness"), g.as(t, "onlooker")
 	var err error
 	g.nc = g.witness
@@ -623,6 +632,30 @@ func TestPermissionRefusals(t *testing.T) {
 		}
 		g.as(t, "demo").Close()
 	})
+}
+
+// TestPermissionPrefixes: the recipe for other prefixes forgets no subject.
+func TestPermissionPrefixes(t *testing.T) {
+	dir := guardedFiles(t)
+	recipe(t, dir, "sed -i")
+	opts := guardedOptions(t, dir, nil)
+	subjects := 0
+	for _, u := range opts.Users {
+		if u.Permissions == nil {
+			continue
+		}
+		for _, subject := range slices.Concat(u.Permissions.Publish.Allow, u.Permissions.Subscribe.Allow) {
+			require.NotContains(t, "."+subject, ".exec.", u.Username)
+			require.NotContains(t, subject, "EXEC", u.Username)
+			subjects++
+		}
+	}
+	require.Greater(t, subjects, 100)
+	g := newGuarded(t, opts, passwords{}, "subject_prefix: lab", "stream_prefix: LAB")
+	require.Contains(t, g.ok("observer", "workers", "--config", g.config), "no workers")
+	g.ok("observer", "streams", "check", "--config", g.config)
+	require.NoError(t, publish("lab.submit.demo.default")(t, g, g.as(t, "demo")))
+	require.ErrorIs(t, publish("lab.submit.acme.default")(t, g, g.as(t, "demo")), errRefused)
 }
 
 func (g *guarded) refusals(t *testing.T) {
