@@ -37,8 +37,10 @@ func TestConformance(t *testing.T) {
 					sandbox.StartBadInterpreter: {Argv: []string{"fake", "start:bad_interpreter"}},
 					sandbox.StartBadCwd:         {Argv: []string{"fake"}, Cwd: "/no/such/dir"},
 				},
-				Ambiguous: func(_ *testing.T, p sandbox.Provider, made bool) {
-					p.(*fake.Provider).OnCreate(fake.Create{Kind: sandbox.Ambiguous, Exists: made})
+				Ambiguous: func(t *testing.T, p sandbox.Provider, made bool) {
+					provider, ok := p.(*fake.Provider)
+					require.True(t, ok)
+					provider.OnCreate(fake.Create{Kind: sandbox.Ambiguous, Exists: made})
 				},
 				Stranger: func(t *testing.T) (sandbox.Handle, func() bool) {
 					h := sandbox.Handle{Provider: "fake", Host: "fake", Lease: "theirs"}

@@ -445,18 +445,19 @@ func TestPlant(t *testing.T) {
 func TestCreateWords(t *testing.T) {
 	tell(t, func(s *story) {
 		n := 0
-		create := func(root string) (sandbox.Sandbox, error) {
+		create := func(root string) error {
 			n++
 			ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 			defer cancel()
-			return s.p.Create(ctx, sandbox.Spec{Lease: fmt.Sprint("l", n), Root: root})
+			_, err := s.p.Create(ctx, sandbox.Spec{Lease: fmt.Sprint("l", n), Root: root})
+			return err
 		}
 		const root = "/create:refuse create:busy*2 create:unavailable create:protocol create:ambiguous*2 appear create:hang appear:1h create:ok create:refuse appear:2h"
 		for i, kind := range []sandbox.Kind{
 			sandbox.Refused, sandbox.Busy, sandbox.Busy, sandbox.Unavailable, sandbox.Protocol, sandbox.Ambiguous, sandbox.Ambiguous, sandbox.Ambiguous,
 			0, sandbox.Refused, 0, 0,
 		} {
-			_, err := create(root)
+			err := create(root)
 			if kind == 0 {
 				require.NoError(s, err, i)
 				continue
@@ -469,12 +470,12 @@ func TestCreateWords(t *testing.T) {
 		require.NotContains(s, s.world.Live(), "l10")
 		time.Sleep(time.Hour)
 		require.Contains(s, s.world.Live(), "l10", "a refusal was a lie")
-		_, err := create("create:refuse")
+		err := create("create:refuse")
 		s.requireKind(sandbox.Refused, err)
-		_, err = create("/create:refuse ")
+		err = create("/create:refuse ")
 		s.requireKind(sandbox.Refused, err)
 		begin := time.Now()
-		_, err = create("delay:create:3s destroy:fail*2")
+		err = create("delay:create:3s destroy:fail*2")
 		require.NoError(s, err)
 		require.Equal(s, 3*time.Second, time.Since(begin))
 		for range 2 {
@@ -486,7 +487,7 @@ func TestCreateWords(t *testing.T) {
 			"appear": "no create word", "create:ok*0": "from 1", "back:soon": "100ms", "delay:open:1s": "create, destroy, inventory",
 			"inventory:half": "unavailable, hang, partial", "/srv/python": "no word \"srv/python\"",
 		} {
-			_, err = create(root)
+			err = create(root)
 			s.requireKind(sandbox.Refused, err)
 			require.ErrorContains(s, err, want, root)
 		}
