@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -470,6 +471,73 @@ func TestDestroyIsTriedAgainThenQuarantined(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestADestroyThatFailsInEveryWayIsTakenForNothing: each try fails otherwise, the
+// release does not wait for them, and the record comes once.
+func TestADestroyThatFailsInEveryWayIsTakenForNothing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.DestroyTries = 4
+		p.onDestroy = func(ctx context.Context, _ string, try int) (sandbox.Proof, error) {
+			switch try {
+			case 1:
+				return sandbox.Proof{}, sandbox.Errorf(sandbox.Unavailable, "destroy", "500")
+			case 2:
+				return sandbox.Proof{}, sandbox.Errorf(sandbox.Busy, "destroy", "503")
+			case 3:
+				<-ctx.Done()
+				return sandbox.Proof{}, ctx.Err()
+			}
+			return sandbox.Proof{}, sandbox.Errorf(sandbox.Refused, "destroy", "401")
+		}
+	}, func(t *testing.T, r *rig) {
+		l := r.acquire(fresh)
+		began := time.Now()
+		require.Equal(t, leasepool.Destroyed, r.Release(l, ended).Disposition)
+		require.Zero(t, time.Since(began))
+		r.wait(time.Hour)
+		require.Equal(t, 4, r.p.destroyTries()[l.ID()])
+		require.Empty(t, r.p.destroyed())
+		require.Len(t, r.q.all(), 1)
+		require.Equal(t, "destroy: refused: 401", r.q.all()[0].Message)
+		require.Equal(t, 1, r.Stats().Quarantined)
+		require.Zero(t, r.Stats().Totals.Gone)
+	})
+}
+
+func TestOneDestroyThatNeverReturnsHoldsNobodyElseBack(t *testing.T) {
+	t.Parallel()
+	const many = 20
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.Capacity = many
+		var stuck sync.Once
+		p.onDestroy = func(ctx context.Context, _ string, _ int) (sandbox.Proof, error) {
+			first := false
+			stuck.Do(func() { first = true })
+			if first {
+				hang(ctx)
+			}
+			return proven, nil
+		}
+	}, func(t *testing.T, r *rig) {
+		for range 3 {
+			var held []*leasepool.Lease
+			for range many - 1 {
+				held = append(held, r.acquire(fresh))
+			}
+			for _, l := range held {
+				r.release(l, ended)
+			}
+		}
+		require.Len(t, r.p.destroyed(), 3*(many-1)-1, "at once, beside the one")
+		r.wait(time.Hour)
+		require.Len(t, r.q.all(), 1)
+		require.NoError(t, r.Ready())
+		require.Equal(t, 1, r.Stats().Quarantined, "it holds its own place, and no other")
+		require.EqualValues(t, 1, r.Stats().Totals.Stuck)
+		r.wait(48 * time.Hour)
+	})
 }
 
 func TestWaitersAreServedInTurn(t *testing.T) {
