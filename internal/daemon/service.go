@@ -79,8 +79,12 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	if err := errors.Join(measureBus(metrics, b), measureReaper(metrics, r)); err != nil {
 		return err
 	}
+	desk, err := newDesk(cfg, b, build, log)
+	if err != nil {
+		return err
+	}
 	ready := func() error { return errors.Join(connected(b), r.Ready()) }
-	return serve(ctx, cfg, log, metrics, observe.Health{Ready: ready}, append([]part{{"reaper", r.Run}}, orphans(boxes)...))
+	return serve(ctx, cfg, log, metrics, observe.Health{Ready: ready}, append([]part{desk, {"reaper", r.Run}}, orphans(boxes)...))
 }
 
 // newReaper is a reaper for providers, which sweeps for those whose sandboxes
@@ -144,6 +148,10 @@ func RunDev(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logger, 
 	if err != nil {
 		return err
 	}
+	desk, err := newDesk(cfg, b, build, log)
+	if err != nil {
+		return err
+	}
 	info := DevInfo{URL: server.URL()}
 	info.Isolation, info.Missing = isolation(w.sandboxes.providers[cfg.Profiles["default"].Provider].Capabilities())
 	announcement := part{"announcement", func(ctx context.Context) error {
@@ -156,7 +164,7 @@ func RunDev(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logger, 
 		<-ctx.Done()
 		return nil
 	}}
-	return serve(ctx, cfg, log, w.metrics, w.health(), w.parts(hurry, gw, announcement))
+	return serve(ctx, cfg, log, w.metrics, w.health(), w.parts(hurry, gw, desk, announcement))
 }
 
 // isolation says in words what jobs get and what they do not: a limit with the

@@ -22,6 +22,7 @@ import (
 	"github.com/sallyport/sallyport/internal/reaper"
 	"github.com/sallyport/sallyport/internal/run"
 	"github.com/sallyport/sallyport/internal/sandbox"
+	"github.com/sallyport/sallyport/internal/service"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -48,7 +49,11 @@ func RunWorker(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logge
 		return err
 	}
 	defer func() { err = errors.Join(err, w.sandboxes.close()) }()
-	var with []part
+	desk, err := newDesk(cfg, b, build, log)
+	if err != nil {
+		return err
+	}
+	with := []part{desk}
 	if withGateway {
 		gw, err := newGateway(b, w.metrics, log, cfg, inst.Worker, build)
 		if err != nil {
@@ -66,7 +71,9 @@ type worker struct {
 	pool      *leasepool.Pool
 	consumer  *consumer.Consumer
 	// reaper is nil where all sandboxes are remote ones.
-	reaper   *reaper.Reaper
+	reaper *reaper.Reaper
+	// service answers operators.
+	service  *service.Service
 	registry *registry
 	metrics  *observe.Set
 	log      zerolog.Logger
@@ -118,6 +125,9 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 			return nil, err
 		}
 	}
+	if w.service, err = w.serveOperators(cfg, inst, build, log); err != nil {
+		return nil, err
+	}
 	w.registry = newRegistry(w, cfg, inst, build, log)
 	return w, w.measure()
 }
@@ -150,7 +160,7 @@ func (w *worker) parts(hurry context.Context, with ...part) []part {
 	parts := []part{{"consumer", func(ctx context.Context) error {
 		defer context.AfterFunc(hurry, w.consumer.Kill)()
 		return w.consumer.Run(ctx)
-	}}}
+	}}, {"operators' questions", w.service.Run}}
 	parts = append(append(parts, with...), part{"lease pool", w.pool.Run})
 	if w.reaper != nil {
 		parts = append(parts, part{"reaper", w.reaper.Run})
