@@ -274,6 +274,10 @@ func TestFilesStayInside(t *testing.T) {
 	}
 	c.do("PUT", files(box, "/w/absolute"), "changed").ok()
 	require.Equal(t, "changed", c.exec(box, "cat /tmp/target")["stdout"])
+	// A name is bytes.
+	c.do("PUT", files(box, "/w/\xff"), "odd").ok()
+	require.Equal(t, "odd", string(c.do("GET", files(box, "/w/\xff"), nil).body))
+	require.Equal(t, "odd", c.exec(box, `cat /w/$'\xff'`)["stdout"])
 	for _, name := range []string{"/w", "/w/pipe", "/w/loop", "/tmp/target/below"} {
 		c.do("GET", files(box, name), nil).refused(http.StatusBadRequest)
 	}

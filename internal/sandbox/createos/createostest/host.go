@@ -266,7 +266,7 @@ func (m *hostMachine) kill() error {
 
 // Open implements Machine.
 func (m *hostMachine) Open(ctx context.Context, path string) (io.ReadCloser, error) {
-	f, err := m.open(ctx, guest.Order{Path: path})
+	f, err := m.open(ctx, guest.Order{Path: []byte(path)})
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (m *hostMachine) Open(ctx context.Context, path string) (io.ReadCloser, err
 
 // Store implements Machine. What is cut off in the middle leaves half a file.
 func (m *hostMachine) Store(ctx context.Context, path string, content io.Reader, parents bool) error {
-	f, err := m.open(ctx, guest.Order{Path: path, Write: true, Parents: parents})
+	f, err := m.open(ctx, guest.Order{Path: []byte(path), Write: true, Parents: parents})
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,8 @@ type Order struct {
 	Do string
 	// Path is the file to open; Write says that it is to be written from its
 	// beginning, Parents that its missing directories are to be made.
-	Path           string `json:",omitempty"`
+	// It is bytes: a name need not be UTF-8.
+	Path           []byte `json:",omitempty"`
 	Write, Parents bool   `json:",omitempty"`
 }
 

@@ -108,15 +108,16 @@ func enter() error {
 
 // open opens a file for the server, as a program inside would.
 func open(o Order) (int, error) {
+	name := string(o.Path)
 	// Not to hang on a pipe that nobody has the other end of.
 	flags := unix.O_CLOEXEC | unix.O_NONBLOCK
 	if !o.Write {
-		return unix.Open(o.Path, flags|unix.O_RDONLY, 0)
+		return unix.Open(name, flags|unix.O_RDONLY, 0)
 	}
 	if o.Parents {
-		if err := os.MkdirAll(path.Dir(o.Path), 0o755); err != nil {
+		if err := os.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return -1, err
 		}
 	}
-	return unix.Open(o.Path, flags|unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o644)
+	return unix.Open(name, flags|unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o644)
 }
