@@ -177,7 +177,7 @@ func (c *client) download(ctx context.Context, id, name string) (io.ReadCloser, 
 		query: url.Values{"path": {name}},
 	}
 	ctx, cancel := c.within(ctx, k)
-	response, err := c.send(ctx, k)
+	response, err := c.send(ctx, k) //nolint:bodyclose // the caller closes it, and thereby the call
 	if err != nil {
 		cancel()
 		return nil, err
@@ -371,7 +371,7 @@ func (c *client) connect(ctx context.Context, id, pid string, after uint64) (io.
 		what: "output connection", effect: looks, method: http.MethodGet, path: processes(id) + "/" + pid + "/connect",
 		query: url.Values{"after": {strconv.FormatUint(after, 10)}},
 	}
-	response, err := c.send(ctx, k) //nolint:bodyclose // the caller's to close
+	response, err := c.send(ctx, k)
 	if err != nil {
 		return nil, err
 	}

@@ -719,3 +719,17 @@ func TestRetryAfterIsForEverybody(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, time.Since(begin), time.Second)
 }
+
+// A connection without a body is no stream.
+func TestAnEmptyStreamIsNoStream(t *testing.T) {
+	for _, then := range []createostest.Action{createostest.Status(204, ""), createostest.Status(200, " ")} {
+		r := setup(t)
+		box := r.create()
+		r.always(createostest.Connect, then)
+		_, err := box.Prepare(r.ctx(), shell("true"), &recorder{})
+		require.Error(t, err)
+		require.NotEqual(t, sandbox.Refused, sandbox.KindOf(err))
+		require.Eventually(t, func() bool { return len(r.LiveProcesses()) == 0 }, patience, time.Millisecond)
+		r.destroy(box)
+	}
+}
