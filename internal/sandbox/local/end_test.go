@@ -280,9 +280,9 @@ func TestCgroupLimits(t *testing.T) {
 	t.Run("cpu share", func(t *testing.T) {
 		process := shell("while :; do :; done & while :; do :; done & echo up; wait")
 		process.Limits.CPUShare = 50
+		start := time.Now() // they burn before anybody hears of it
 		r, rec := begin(t, box, process)
 		awaitOutput(t, rec)
-		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := r.Wait(ctx)
