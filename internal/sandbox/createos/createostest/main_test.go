@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +30,12 @@ const (
 	patient = 30 * time.Second
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if mark := os.Getenv(crashEnv); mark != "" {
+		asServer(mark)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // client asks a server.
 type client struct {
