@@ -93,7 +93,7 @@ func (b *box) job(process sandbox.Process) (*leaseinit.Job, error) {
 		return nil, err
 	}
 	if files, most := process.Limits.OpenFiles, b.provider.mostFiles(); files > 0 && uint64(files) > most {
-		return nil, fmt.Errorf("open_files: %d is above this worker's own hard limit of %d: raise that (LimitNOFILE= of its service, ulimit -Hn) or ask for less", files, most)
+		return nil, fmt.Errorf("open_files: %d is above %d, which is this worker's own hard limit, for an ordinary user half of it: raise that (LimitNOFILE= of its service, ulimit -Hn) or ask for less", files, most)
 	}
 	job := &leaseinit.Job{Argv: process.Argv, Env: process.Env, Cwd: process.Cwd}
 	switch {
