@@ -104,6 +104,10 @@ func measurePool(set *observe.Set, pool *leasepool.Pool) error {
 			Read: func() map[string]float64 { return leaseStates(pool.Stats()) },
 		},
 		observe.Metric{
+			Name: "leases_unclosed", Help: "Leases that are gone while the ledger does not say so yet.", Kind: observe.Gauge,
+			Read: func() map[string]float64 { return observe.One(float64(pool.Stats().Unclosed)) },
+		},
+		observe.Metric{
 			Name: "lease_waiters", Help: "Jobs that wait for a lease.", Kind: observe.Gauge,
 			Read: func() map[string]float64 { return observe.One(float64(pool.Stats().Waiters)) },
 		},
@@ -121,7 +125,7 @@ func measurePool(set *observe.Set, pool *leasepool.Pool) error {
 
 func leaseStates(s leasepool.Stats) map[string]float64 {
 	return map[string]float64{
-		"creating": float64(s.Creating), "abandoned": float64(s.Abandoned), "idle": float64(s.Idle - s.Warm), "warm": float64(s.Warm),
+		"creating": float64(s.Creating), "confirming": float64(s.Confirming), "reserved": float64(s.Reserved), "abandoned": float64(s.Abandoned), "idle": float64(s.Idle - s.Warm), "warm": float64(s.Warm),
 		"in_use": float64(s.InUse), "resetting": float64(s.Resetting), "destroying": float64(s.Destroying),
 		"poisoned": float64(s.Poisoned), "quarantined": float64(s.Quarantined),
 	}

@@ -57,6 +57,7 @@ type profile struct {
 	host     string
 	// ledger says that its leases stand in the ledger.
 	ledger bool
+	bounds bounds
 	// creating counts its leases that will soon be idle for the first time.
 	creating int
 	// failed is the last create error, nil after a success; no warm spare is made
@@ -114,7 +115,7 @@ func newBooks(cfg Config) *books {
 	for _, p := range cfg.Profiles {
 		can := p.Provider.Capabilities()
 		kept := &profile{
-			Profile: p, provider: p.Provider.Name(), host: can.Host, ledger: can.OutlivesWorker,
+			Profile: p, provider: p.Provider.Name(), host: can.Host, ledger: can.OutlivesWorker, bounds: cfg.boundsFor(can.Patience),
 			backoff: &backoff.ExponentialBackOff{
 				InitialInterval: 250 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
 			},
@@ -169,12 +170,12 @@ func (b *books) enter(e *entry, now time.Time) {
 	switch e.state {
 	case sandbox.LeaseCreating:
 		e.profile.creating++
-		e.deadline = now.Add(b.cfg.CreateTimeout + lateAfter)
+		e.deadline = now.Add(e.profile.bounds.create + lateAfter)
 	case sandbox.LeaseConfirming:
 		e.profile.creating++
-		e.deadline = e.born.Add(b.cfg.CreateTimeout + lateAfter)
+		e.deadline = e.born.Add(e.profile.bounds.create + lateAfter)
 	case sandbox.LeaseAbandoned:
-		e.deadline = now.Add(b.cfg.CreateTimeout)
+		e.deadline = now.Add(e.profile.bounds.create)
 	case sandbox.LeaseIdle:
 		b.idle[e.key()] = append(b.idle[e.key()], e)
 		if b.closed {
@@ -185,9 +186,9 @@ func (b *books) enter(e *entry, now time.Time) {
 		e.deadline = now.Add(b.cfg.LedgerTimeout + lateAfter)
 	case sandbox.LeaseResetting:
 		b.resetting[e.key()]++
-		e.deadline = now.Add(b.cfg.ResetTimeout + lateAfter)
+		e.deadline = now.Add(e.profile.bounds.reset + lateAfter)
 	case sandbox.LeaseDestroying:
-		e.deadline = now.Add(b.cfg.destroyBudget(b.cfg.DestroyTries) + lateAfter)
+		e.deadline = now.Add(e.profile.bounds.allDestroys(b.cfg.DestroyTries) + lateAfter)
 	case sandbox.LeaseInUse, sandbox.LeasePoisoned, sandbox.LeaseQuarantined, sandbox.LeaseGone:
 	}
 	if !e.deadline.IsZero() {
@@ -435,12 +436,12 @@ func (b *books) overdue(e *entry, now time.Time) {
 	switch e.state {
 	case sandbox.LeaseCreating:
 		b.notCreated(e, sandbox.EventCreateAbandoned,
-			sandbox.Errorf(sandbox.Ambiguous, "create", "no answer within %s", b.cfg.CreateTimeout), now)
+			sandbox.Errorf(sandbox.Ambiguous, "create", "no answer within %s", e.profile.bounds.create), now)
 	case sandbox.LeaseAbandoned:
 		b.step(e, sandbox.EventCreateUnanswered, now)
 	case sandbox.LeaseConfirming:
 		b.notCreated(e, sandbox.EventUnconfirmed,
-			sandbox.Errorf(sandbox.Unavailable, "confirm", "the ledger did not answer within %s", b.cfg.CreateTimeout), now)
+			sandbox.Errorf(sandbox.Unavailable, "confirm", "the ledger did not answer within %s", e.profile.bounds.create), now)
 	case sandbox.LeaseReserved:
 		e.doubt.Message = "the ledger did not answer in time"
 		b.step(e, sandbox.EventUnconfirmed, now)
@@ -498,7 +499,17 @@ func (b *books) handedOver() bool {
 	return b.closed && b.running == 0 && len(b.todo) == 0 && len(b.leases) == b.states[sandbox.LeaseQuarantined]
 }
 
-// destroyBudget is the time that so many tries to destroy may take.
-func (c Config) destroyBudget(tries int) time.Duration {
-	return time.Duration(tries) * (c.DestroyTimeout + 2*destroyPause)
+// bounds are the times of a profile's calls, longer where its provider is far away.
+type bounds struct{ acquire, create, reset, destroy time.Duration }
+
+func (c Config) boundsFor(p sandbox.Patience) bounds {
+	return bounds{
+		acquire: max(c.AcquireTimeout, p.Create), create: max(c.CreateTimeout, p.Create),
+		reset: max(c.ResetTimeout, p.Reset), destroy: max(c.DestroyTimeout, p.Destroy),
+	}
+}
+
+// allDestroys is the time that so many tries to destroy may take.
+func (b bounds) allDestroys(tries int) time.Duration {
+	return time.Duration(tries) * (b.destroy + 2*destroyPause)
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // Config sizes the pool. A zero duration or count takes the default that its
-// field names; negative ones are mistakes.
+// field names; negative ones are mistakes. The bounds of waits and calls are longer
+// for a provider that says so (sandbox.Capabilities.Patience).
 type Config struct {
 	// Capacity is the number of sandboxes, 1 to 4096: in use, idle, being made or
 	// destroyed, and in quarantine.

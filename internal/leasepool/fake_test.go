@@ -26,6 +26,7 @@ type provider struct {
 	name     string
 	noReset  bool
 	outlives bool
+	patience sandbox.Patience
 	onCreate func(ctx context.Context, lease string) error
 	onReset  func(ctx context.Context, lease string) error
 	// onDestroy counts the tries of each lease from 1.
@@ -53,7 +54,7 @@ func (p *provider) Name() string { p.enter(); return p.name }
 
 func (p *provider) Capabilities() sandbox.Capabilities {
 	p.enter()
-	return sandbox.Capabilities{Scope: "kernel", Host: "h1", Reset: !p.noReset, OutlivesWorker: p.outlives}
+	return sandbox.Capabilities{Scope: "kernel", Host: "h1", Reset: !p.noReset, OutlivesWorker: p.outlives, Patience: p.patience}
 }
 
 func (p *provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {

@@ -112,7 +112,7 @@ func (c Config) maxUnclosed() int { return max(64, 4*c.Capacity) }
 // confirm notes the handle of a new sandbox in the ledger, in the time that was
 // there for making it.
 func (p *Pool) confirm(ctx context.Context, e *entry) {
-	ctx, cancel := context.WithDeadline(ctx, e.born.Add(p.cfg.CreateTimeout))
+	ctx, cancel := context.WithDeadline(ctx, e.born.Add(e.profile.bounds.create))
 	defer cancel()
 	pauses := newPauses(publishPause)
 	for {

@@ -91,7 +91,8 @@ func (p *Pool) update(change func(b *books, now time.Time)) {
 
 // Acquire hands out a lease for want: an idle one of the same tenant and profile,
 // a warm spare, or a new one, for which an idle lease of others is destroyed
-// where the capacity is used up. It waits in turn, at most AcquireTimeout, and
+// where the capacity is used up. It waits in turn, at most AcquireTimeout (longer
+// where the provider says so: Capabilities.Patience), and
 // returns an error that is ErrNoCapacity, ErrClosed, ErrUnknownProfile, the
 // provider's (a *sandbox.Error), or the cause of ctx's end. A lease that comes at
 // the moment in which ctx ends is returned. The caller owes one Release for each
@@ -122,7 +123,7 @@ func (p *Pool) await(ctx context.Context, want Want, began time.Time, again bool
 	if w == nil {
 		return lease, err
 	}
-	timeout := time.NewTimer(time.Until(began.Add(p.cfg.AcquireTimeout)))
+	timeout := time.NewTimer(time.Until(began.Add(w.profile.bounds.acquire)))
 	defer timeout.Stop()
 	select {
 	case answer := <-w.served:
@@ -156,7 +157,7 @@ func (p *Pool) request(want Want, began time.Time, again bool) (*waiter, *Lease,
 		return nil, nil, ErrClosed
 	case !known:
 		return nil, nil, fmt.Errorf("%w %q", ErrUnknownProfile, want.Profile)
-	case again && now.Sub(began) >= p.cfg.AcquireTimeout:
+	case again && now.Sub(began) >= prof.bounds.acquire:
 		b.totals.Timeouts++
 		return nil, nil, &NoCapacityError{Waited: now.Sub(began), Stats: b.stats()}
 	case want.Tenant == "":

@@ -372,6 +372,33 @@ func TestCreateAmbiguous(t *testing.T) {
 	}
 }
 
+// A provider that is far away is waited for as long as it says that it may take.
+func TestAProviderThatIsFarAwayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(cfg *leasepool.Config, p *provider, _ *quarantine) {
+		cfg.DestroyTries = 1
+		p.patience = sandbox.Patience{Create: 3 * time.Minute, Reset: time.Minute, Destroy: time.Minute}
+		p.onCreate = func(context.Context, string) error { time.Sleep(2 * time.Minute); return nil }
+		p.onReset = func(context.Context, string) error { time.Sleep(50 * time.Second); return nil }
+		p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) {
+			time.Sleep(50 * time.Second)
+			return proof(), nil
+		}
+	}, func(t *testing.T, r *rig) {
+		l, err := r.Acquire(t.Context(), tenant)
+		require.NoError(t, err)
+		r.Release(l, leasepool.Verdict{Proof: proof()})
+		r.wait(55 * time.Second)
+		l, err = r.Acquire(t.Context(), tenant)
+		require.NoError(t, err)
+		require.Equal(t, 2, l.Use(), "it was reset in its own time")
+		r.Release(l, leasepool.Verdict{Proof: proof(), Fresh: true})
+		r.wait(time.Minute)
+		require.Empty(t, r.q.all())
+		require.Zero(t, r.Stats().Totals.Stuck)
+	})
+}
+
 func TestACreateThatDoesNotReturnIsAbandoned(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -144,7 +144,7 @@ func (p *Pool) logger(e *entry) *zerolog.Logger {
 }
 
 func (p *Pool) create(ctx context.Context, e *entry) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.CreateTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.profile.bounds.create)
 	defer cancel()
 	box, err := p.askFor(ctx, e)
 	if err != nil {
@@ -184,7 +184,7 @@ func createEvent(err error) sandbox.LeaseEvent {
 }
 
 func (p *Pool) reset(ctx context.Context, e *entry) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.ResetTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.profile.bounds.reset)
 	defer cancel()
 	err := e.box.Reset(ctx)
 	event := sandbox.EventReset
@@ -216,7 +216,7 @@ func (p *Pool) destroy(ctx context.Context, e *entry) {
 	} else {
 		tries = 1
 	}
-	proof, err := p.tryDestroy(ctx, call, tries)
+	proof, err := p.tryDestroy(ctx, call, tries, e.profile.bounds.destroy)
 	event := sandbox.EventDestroyed
 	if err != nil {
 		event = sandbox.EventDestroyUnproven
@@ -238,11 +238,11 @@ func (p *Pool) destroy(ctx context.Context, e *entry) {
 }
 
 // tryDestroy returns proof or an error.
-func (p *Pool) tryDestroy(ctx context.Context, call func(context.Context) (sandbox.Proof, error), tries int) (sandbox.Proof, error) {
+func (p *Pool) tryDestroy(ctx context.Context, call func(context.Context) (sandbox.Proof, error), tries int, bound time.Duration) (sandbox.Proof, error) {
 	pauses := newPauses(destroyPause)
 	for try := 1; ; try++ {
 		proof, err := func() (sandbox.Proof, error) {
-			ctx, cancel := context.WithTimeout(ctx, p.cfg.DestroyTimeout)
+			ctx, cancel := context.WithTimeout(ctx, bound)
 			defer cancel()
 			proof, err := call(ctx)
 			if err == nil && !proof.Proven {
