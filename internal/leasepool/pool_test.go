@@ -382,17 +382,17 @@ func TestAProviderThatIsFarAwayIsWaitedFor(t *testing.T) {
 		p.onReset = func(context.Context, string) error { time.Sleep(50 * time.Second); return nil }
 		p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) {
 			time.Sleep(50 * time.Second)
-			return proof(), nil
+			return proven, nil
 		}
 	}, func(t *testing.T, r *rig) {
 		l, err := r.Acquire(t.Context(), tenant)
 		require.NoError(t, err)
-		r.Release(l, leasepool.Verdict{Proof: proof()})
+		r.Release(l, leasepool.Verdict{Proof: proven})
 		r.wait(55 * time.Second)
 		l, err = r.Acquire(t.Context(), tenant)
 		require.NoError(t, err)
 		require.Equal(t, 2, l.Use(), "it was reset in its own time")
-		r.Release(l, leasepool.Verdict{Proof: proof(), Fresh: true})
+		r.Release(l, leasepool.Verdict{Proof: proven, Fresh: true})
 		r.wait(time.Minute)
 		require.Empty(t, r.q.all())
 		require.Zero(t, r.Stats().Totals.Stuck)
