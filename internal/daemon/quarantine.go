@@ -28,13 +28,13 @@ func (q quarantiner) Quarantine(ctx context.Context, r leasepool.Record) error {
 	for _, e := range r.Evidence {
 		rec.Evidence = append(rec.Evidence, wire.Evidence{Kind: string(e.Kind), Detail: wire.Message("%s", e.Detail)})
 	}
-	if q.ledger == nil {
-		return q.records.Put(ctx, rec)
+	if q.ledger != nil {
+		if written, err := q.ledger.Quarantine(ctx, rec.Lease, rec); written || err != nil {
+			return err
+		}
 	}
-	if written, err := q.ledger.Quarantine(ctx, rec.Lease, rec); written || err != nil {
-		return err
-	}
-	// Without an entry, or with one that has ended: the sandbox may have come back.
+	// Without an entry, or with one that has ended: the sandbox may have come back, as
+	// one whose create call is answered after the reaper has found nothing.
 	return q.records.PutOrReopen(ctx, rec)
 }
 
