@@ -255,6 +255,11 @@ func TestLedgerQuarantine(t *testing.T) {
 	require.NoError(t, l.Finish(ctx, finished(entry.Record), entry.Seq))
 	require.ErrorIs(t, l.Quarantine(ctx, entry, doubted(entry.Record)), bus.ErrConflict)
 	l.noRecord("ended")
+	entry = l.begin("ended-beside-a-record", wire.LeaseReady)
+	q := doubted(entry.Record)
+	require.NoError(t, b.Quarantines().Put(ctx, q))
+	require.NoError(t, l.Finish(ctx, finished(entry.Record), entry.Seq))
+	require.ErrorIs(t, l.Quarantine(ctx, entry, q), bus.ErrConflict, "the record has not ended, so it is not what ended the entry")
 	never := bus.StoredLease{Record: intent("never"), Seq: 7}
 	require.ErrorIs(t, l.Quarantine(ctx, never, doubted(never.Record)), bus.ErrConflict)
 	l.noRecord("never")
@@ -678,7 +683,57 @@ func TestLedgerUnknownWhenNobodyAnswers(t *testing.T) {
 	err := far.Quarantine(ctx, entry, q)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, bus.ErrUnknown)
+	p.setDeaf(false)
 	p.cut()
+}
+
+// TestLedgerStagedIsNoDoubt: the answers end with the first message of a batch. A
+// batch without its commit is nothing.
+func TestLedgerStagedIsNoDoubt(t *testing.T) {
+	t.Parallel()
+	direct, far, p := throughProxy(t)
+	entry := direct.begin("l1", wire.LeaseReady)
+	p.before("Nats-Batch-Sequence", func() bool { p.setDeaf(true); return true })
+	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+	defer cancel()
+	err := far.Quarantine(ctx, entry, doubted(entry.Record))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, bus.ErrUnknown)
+	require.Equal(t, entry, direct.entry("l1"))
+	p.setDeaf(false)
+	p.cut()
+}
+
+// TestLedgerDoubtStays: after a commit without answer, a stream that is gone answers
+// nothing about it.
+func TestLedgerDoubtStays(t *testing.T) {
+	t.Parallel()
+	direct, far, p := throughProxy(t)
+	entry := direct.begin("l1", wire.LeaseReady)
+	before := direct.writes()
+	p.before("Nats-Batch-Commit", func() bool { p.setDeaf(true); return true })
+	ctx, cancel := context.WithCancel(deadline(t))
+	defer cancel()
+	done := make(chan error, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { done <- far.Quarantine(ctx, entry, doubted(entry.Record)) })
+	require.Eventually(t, func() bool { return direct.writes() == before+2 }, patience, 5*time.Millisecond)
+	require.NoError(t, direct.b.JS().DeleteStream(deadline(t), direct.b.Streams().Ledger))
+	asked := make(chan struct{})
+	p.before("STREAM.MSG.GET", func() bool {
+		p.before("STREAM.MSG.GET", func() bool { close(asked); return true }) // so the first one was answered
+		return true
+	})
+	p.setDeaf(false)
+	p.cut()
+	select {
+	case <-asked:
+	case err := <-done:
+		done <- err
+	}
+	cancel()
+	require.ErrorIs(t, <-done, bus.ErrUnknown)
 }
 
 func TestLedgerOverAServersRestart(t *testing.T) {
@@ -689,10 +744,11 @@ func TestLedgerOverAServersRestart(t *testing.T) {
 	require.NoError(t, l.Quarantine(deadline(t), entry, doubted(entry.Record)))
 	again := restartable(t, s)
 	stopServer(s)
+	require.Eventually(t, func() bool { return !b.Control().IsConnected() }, patience, time.Millisecond)
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	err := l.Quarantine(short, entry, doubted(entry.Record))
-	require.ErrorContains(t, err, "not connected to NATS")
+	require.Error(t, err)
 	require.NotErrorIs(t, err, bus.ErrUnknown, "nothing left")
 	again()
 	require.Eventually(t, b.Connected, patience, 5*time.Millisecond)
@@ -760,7 +816,10 @@ func TestLedgerWithoutStream(t *testing.T) {
 	_, err := b.Ledger().Intend(deadline(t), intent("l1"))
 	require.ErrorIs(t, err, bus.ErrNoStream)
 	entry := bus.StoredLease{Record: intent("l1"), Seq: 1}
-	require.Error(t, b.Ledger().Quarantine(deadline(t), entry, doubted(entry.Record)))
+	ctx := deadline(t)
+	err = b.Ledger().Quarantine(ctx, entry, doubted(entry.Record))
+	require.ErrorContains(t, err, "stream not found")
+	require.NoError(t, ctx.Err(), "this does not pass, so nobody waits for it")
 	_, err = b.Ledger().List(deadline(t), "remote")
 	require.Error(t, err)
 }
