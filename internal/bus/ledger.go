@@ -9,17 +9,23 @@ import (
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
+// FinishedEntryTTL is how long the entry of a lease that is gone is kept, at most as
+// long as results are: far longer than any call to make its sandbox may still be on its
+// way, and short, because whoever looks for sandboxes without an owner reads all of
+// them.
+const FinishedEntryTTL = 2 * time.Hour
+
 // Ledger is the book of the sandboxes that outlive their worker, one entry a
 // lease, and of the workers' epochs, which say who still lives. It shares its
 // stream with the quarantine records, so that a lease's entry and its record
 // change together.
 //
-// What has ended, an entry as destroyed and an epoch as ended, is kept for the
-// result retention and then gone, and an entry that is gone cannot be told from
-// one that never was. That is safe, because lease ids are never used again: who
-// still holds the sequence of such an entry meets ErrConflict, and a sandbox of
-// such a lease that an inventory shows is one that nobody owns, which goes to
-// quarantine as a reappeared one would.
+// What has ended, an entry as destroyed and an epoch as ended, is kept for a while
+// (FinishedEntryTTL, the result retention) and then gone, and an entry that is gone
+// cannot be told from one that never was. That is safe, because lease ids are never
+// used again: who still holds the sequence of such an entry meets ErrConflict, and a
+// sandbox of such a lease that an inventory shows is one that nobody owns, which goes
+// to quarantine as a reappeared one would.
 type Ledger struct{ bus *Bus }
 
 // Ledger is the book of leases and epochs.
@@ -72,8 +78,8 @@ func (l *Ledger) Update(ctx context.Context, rec wire.LeaseRecord, expect uint64
 }
 
 // Finish writes the end of a lease that is not in quarantine, state destroyed with
-// its evidence, against the sequence that was read, with the result retention as
-// its time to live. Errors as Update's. The end of a lease in quarantine is
+// its evidence, against the sequence that was read, with FinishedEntryTTL as its
+// time to live. Errors as Update's. The end of a lease in quarantine is
 // written by Resolve.
 func (l *Ledger) Finish(ctx context.Context, rec wire.LeaseRecord, expect uint64) error {
 	if rec.State != wire.LeaseDestroyed {
@@ -102,7 +108,7 @@ func (l *Ledger) entry(rec wire.LeaseRecord, expect uint64) (write, error) {
 	}
 	w := write{subject: l.bus.subjects.Lease(rec.Provider, rec.Lease), stream: l.bus.streams.Ledger, data: data, expect: &expect}
 	if rec.State == wire.LeaseDestroyed {
-		w.ttl = l.bus.retention
+		w.ttl = min(l.bus.retention, FinishedEntryTTL)
 	}
 	return w, nil
 }
@@ -259,7 +265,8 @@ func resolved(rec, q wire.Quarantine) bool {
 // Resolve writes the end of a lease in quarantine, state destroyed, into its
 // quarantine record, against the sequence that was read, and into its entry where
 // there is one that is not finished, whatever its state: both in one atomic batch.
-// Both then have the result retention as their time to live. The lease's entry
+// The record then lives for the result retention, the entry for FinishedEntryTTL.
+// The lease's entry
 // needs evidence. Idempotent: nil when both say so already, this record with the
 // very same words. Errors: ErrConflict means that the record changed meanwhile, or
 // is gone: read it again; the others as Quarantine's.

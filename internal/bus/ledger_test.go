@@ -155,7 +155,7 @@ func TestLedgerLifeOfALease(t *testing.T) {
 	require.NoError(t, l.Finish(ctx, end, third))
 	require.NoError(t, l.Finish(ctx, end, third), "ending it twice is no error")
 	require.Equal(t, end, l.entry("l1").Record)
-	require.Equal(t, "168h0m0s", l.ttl("exec.lease.remote.l1"), "what has ended ends by itself")
+	require.Equal(t, bus.FinishedEntryTTL.String(), l.ttl("exec.lease.remote.l1"), "what has ended ends by itself")
 	require.EqualValues(t, 4, l.writes())
 	_, err = l.Update(ctx, rec, third)
 	require.ErrorIs(t, err, bus.ErrConflict)
@@ -333,9 +333,8 @@ func TestLedgerResolve(t *testing.T) {
 	require.Equal(t, q.Evidence, got.Record.Evidence)
 	require.Equal(t, q.DestroyedAt, got.Record.DestroyedAt)
 	require.Equal(t, q, l.record("both").Record)
-	for _, subject := range []string{"exec.lease.remote.both", "exec.quarantine.remote.account1.both"} {
-		require.Equal(t, "168h0m0s", l.ttl(subject))
-	}
+	require.Equal(t, bus.FinishedEntryTTL.String(), l.ttl("exec.lease.remote.both"))
+	require.Equal(t, "168h0m0s", l.ttl("exec.quarantine.remote.account1.both"))
 	writes := l.writes()
 	require.NoError(t, l.Resolve(ctx, q, seq), "twice is no error")
 	require.Equal(t, writes, l.writes())
