@@ -381,6 +381,12 @@ func (b *books) record(subject string) *wire.Quarantine {
 	return rec
 }
 
+func (b *books) quarantined(subject string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.openRecord(subject)
+}
+
 // openRecord says whether an unfinished quarantine record stands there.
 func (b *books) openRecord(subject string) bool {
 	rec := b.record(subject)

@@ -188,6 +188,11 @@ func (v *provider) Inventory(ctx context.Context) ([]sandbox.Handle, error) {
 		return nil, sandbox.Errorf(sandbox.Unavailable, "inventory", "by chance")
 	}
 	list, err := v.Provider.Inventory(ctx)
+	if len(list) > 0 && v.s.chance(inventoryMisses, v.p.name) {
+		i := v.s.pick(inventoryMisses+v.p.name, len(list))
+		v.s.tell(v.p.name, "inventory without %s", v.s.truth.name(list[i].Lease))
+		list = slices.Delete(list, i, i+1)
+	}
 	if dead := v.away("inventory"); dead != nil {
 		return nil, dead
 	}

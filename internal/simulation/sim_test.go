@@ -160,14 +160,20 @@ func (s *sim) isOver() bool {
 
 func (s *sim) workerOf(p *process) *worker { return s.find(p) }
 
-// sweepHost is the kernel, which ends what a worker's death leaves on its host.
-func (s *sim) sweepHost(host string) {
+// sweepHost ends what a worker leaves on its host, as the kernel and the worker's
+// next start do; what is in quarantine is left to the reaper. A worker that ended in
+// peace leaves nothing else.
+func (s *sim) sweepHost(host string, peace bool) {
 	for _, id := range s.world.Live() {
 		mine := false
 		s.truth.of(id, func(l *lease) { mine = !l.outlives && l.owner != nil && hostOf(l.owner.name) == host })
-		if mine {
-			s.world.Vanish(id)
+		if !mine || s.books.quarantined(s.books.subjects.Quarantine(localName, host, id)) {
+			continue
 		}
+		if peace {
+			s.breach("the pool of %s ended in peace, %s is there and nobody knows", host, s.truth.name(id))
+		}
+		s.world.Vanish(id)
 	}
 }
 
@@ -224,7 +230,7 @@ func faultKinds() []string {
 		faultRefuse, faultHang, faultHangDone, faultAnswer, faultSlow,
 		createRefused, createAmbiguous, createMade, createLate, createHang, createDeaf,
 		prepareFails, prepareHangs, resetFails, resetHangs, destroyFails, destroyDone, destroyUnproven, destroyHangs, destroyLies,
-		inventoryFails, outputFails, outputHangs,
+		inventoryFails, inventoryMisses, outputFails, outputHangs,
 	}
 }
 
@@ -252,6 +258,7 @@ const (
 	destroyHangs    = "destroy hangs"
 	destroyLies     = "destroy lies"
 	inventoryFails  = "inventory fails"
+	inventoryMisses = "inventory misses something"
 	outputFails     = "output fails"
 	outputHangs     = "output hangs"
 )

@@ -384,9 +384,7 @@ func (s *story) heal() {
 		r.freeze(false)
 		r.cut(false)
 	}
-	s.cure()
 	time.Sleep(3 * time.Minute) // what is late comes, and events that are due end
-	s.cure()
 	s.within(settleJobs, "jobs wait for ever", s.queue.open)
 	s.within(settleLeases, "leases are never settled", s.unsettled)
 }
@@ -404,6 +402,7 @@ func (s *story) cure() {
 func (s *story) within(bound time.Duration, what string, list func() []string) {
 	until := time.Now().Add(bound)
 	for {
+		s.cure()
 		left := list()
 		if len(left) == 0 {
 			return

@@ -141,7 +141,7 @@ func (w *truth) doubted(id, why string) {
 }
 
 // wrote sees every record that is written to the books.
-func (w *truth) wrote(subject string, _, now []byte) {
+func (w *truth) wrote(subject string, old, now []byte) {
 	switch {
 	case strings.Contains(subject, ".quarantine."):
 		rec, err := wire.DecodeQuarantine(now)
@@ -164,8 +164,16 @@ func (w *truth) wrote(subject string, _, now []byte) {
 			return
 		}
 		w.note(subject, rec.Lease, string(rec.State), rec.Worker, rec.State == wire.LeaseDestroyed)
+		if was, err := wire.DecodeLease(old); len(old) > 0 && (err != nil || decided(was.State) && !decided(rec.State)) {
+			w.s.breach("the entry of %s becomes %s and was %s (%v)", w.name(rec.Lease), rec.State, was.State, err)
+		}
 		w.wroteEntry(rec)
 	}
+}
+
+// decided says that a lease may not be used any more, whatever its worker thinks.
+func decided(s wire.LeaseRecordState) bool {
+	return s == wire.LeaseQuarantined || s == wire.LeaseDestroyed
 }
 
 func (w *truth) wroteRecord(rec *wire.Quarantine) {
@@ -173,6 +181,7 @@ func (w *truth) wroteRecord(rec *wire.Quarantine) {
 	if rec.State != wire.Gone {
 		w.s.count("quarantined: " + string(rec.Reason))
 		w.orphaned(rec)
+		w.called(rec)
 		w.doubted(rec.Lease, "it is in quarantine")
 		return
 	}
@@ -186,12 +195,7 @@ func (w *truth) wroteEntry(rec *wire.LeaseRecord) {
 		w.of(rec.Lease, func(l *lease) { l.epoch = rec.Epoch })
 	case wire.LeaseReady:
 	case wire.LeaseInUse:
-		w.of(rec.Lease, func(l *lease) {
-			if l.doubt != "" {
-				w.s.breach("the entry of %s becomes in_use although %s", l.name, l.doubt)
-			}
-			l.entered = max(l.entered, rec.Uses)
-		})
+		w.of(rec.Lease, func(l *lease) { l.entered = max(l.entered, rec.Uses) })
 	case wire.LeaseQuarantined:
 		w.doubted(rec.Lease, "its entry says quarantined")
 	case wire.LeaseDestroyed:
@@ -212,6 +216,19 @@ func (w *truth) orphaned(rec *wire.Quarantine) {
 	if owner != nil && owner.asked.Err() == nil && owner.keeper.Ready() == nil && l.epoch == epoch {
 		w.s.breach("%s is taken for ownerless, %s lives and holds its epoch: %s", l.name, l.owner.name, rec.Message)
 	}
+}
+
+// called checks that nothing is called back that did not come back, and that the
+// ledger knew of everything.
+func (w *truth) called(rec *wire.Quarantine) {
+	w.of(rec.Lease, func(l *lease) {
+		switch {
+		case rec.Reason == wire.QuarantineUnowned:
+			w.s.breach("%s is called unowned, its intent was durable", l.name)
+		case rec.Reason == wire.QuarantineReappeared && !l.lied && !l.late:
+			w.s.breach("%s is said to be back, and it was gone for good", l.name)
+		}
+	})
 }
 
 // ended checks a word that a sandbox is gone.

@@ -87,9 +87,7 @@ func startWorker(p *process, plan *workerPlan, all *sync.WaitGroup) *worker {
 				p.s.breach("close: %v", err)
 			}
 		}
-		if p.pass() != nil {
-			p.s.sweepHost(hostOf(p.name))
-		}
+		p.s.sweepHost(hostOf(p.name), !p.isDead() && w.left == nil)
 	})
 	return w
 }
@@ -218,9 +216,8 @@ func (w *worker) Quarantine(ctx context.Context, r leasepool.Record) error {
 		if written, err := w.keeper.Quarantine(ctx, rec.Lease, rec); written || err != nil {
 			return err
 		}
-		return w.desk().PutOrReopen(ctx, rec)
 	}
-	return w.desk().Put(ctx, rec)
+	return w.desk().PutOrReopen(ctx, rec)
 }
 
 // reaping is one start of a reaper service.

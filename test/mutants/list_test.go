@@ -29,7 +29,7 @@ func mutants() []mutant {
 		},
 		{
 			"an ambiguous create counts as refused", pool + "/run.go",
-			"case sandbox.Refused, sandbox.Busy, sandbox.Unavailable:", "case sandbox.Refused, sandbox.Busy, sandbox.Unavailable, sandbox.Ambiguous:",
+			"return sandbox.EventCreateAmbiguous", "return sandbox.EventCreateRefused",
 			[]suite{simulation()},
 		},
 		{
@@ -101,7 +101,7 @@ func mutants() []mutant {
 		},
 		{
 			"no second look", reaper + "/attempt.go",
-			"if found[rec.Lease] {", "if false {",
+			"if found[rec.Lease] {", "if found[rec.Lease] && false {",
 			[]suite{{reaper, "^TestTriesUntilProven$"}},
 		},
 		{
@@ -111,7 +111,7 @@ func mutants() []mutant {
 		},
 		{
 			"a sweep without a second look", reaper + "/sweep.go",
-			"if now.Sub(was.since) < w.r.cfg.SweepInterval {", "if false {",
+			"if gone := states[h.Lease] == wire.LeaseDestroyed; !before || gone && !was.gone {", "if gone := before && !before; gone {",
 			[]suite{{reaper, "^TestStraysAreSweptAfterTwoLooks$"}},
 		},
 		{
@@ -126,14 +126,14 @@ func mutants() []mutant {
 		},
 		{
 			"what reappears is left alone", reaper + "/sweep.go",
-			"case err == nil && record.Record.State != wire.Gone:", "case err == nil:",
+			"if h.Provider != w.provider || owned(states[h.Lease]) {", `if h.Provider != w.provider || states[h.Lease] != "" {`,
 			[]suite{simulation()},
 		},
 		// The ledger's keeper.
 		{
 			"an overtaken lease's entry is taken as ours", keeper + "/keeper.go",
 			"state != wire.LeaseQuarantined && state != wire.LeaseDestroyed", "state != wire.LeaseDestroyed",
-			[]suite{simulation()},
+			[]suite{{keeper, "^TestALeaseThatWasTakenAwayIsNotUsed$"}},
 		},
 		{
 			"an epoch never lapses by itself", keeper + "/epoch.go",

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,12 @@ func TestMutants(t *testing.T) {
 	}
 	tree := t.TempDir()
 	require.NoError(t, copyTree(t.Context(), tree))
+	// What fails without a bug finds none.
+	for _, s := range suites() {
+		found, how, err := s.finds(t.Context(), tree)
+		require.NoError(t, err)
+		require.False(t, found, "%s %s fails without a mutant: %s", s.pkg, s.run, how)
+	}
 	var table strings.Builder
 	survivors := 0
 	for _, m := range mutants() {
@@ -114,6 +121,19 @@ func TestMutants(t *testing.T) {
 		table.WriteString(row)
 	}
 	t.Logf("%d mutants, %d survive\n%s", strings.Count(table.String(), "\n"), survivors, table.String())
+}
+
+// suites are the tests of all mutants that are to be run, each once.
+func suites() []suite {
+	var all []suite
+	for _, m := range mutants() {
+		for _, s := range m.by {
+			if !slices.Contains(all, s) && (*only == "" || m.name == *only) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
 }
 
 // copyTree copies what git knows of or would.
@@ -164,20 +184,20 @@ func try(ctx context.Context, tree string, m mutant) (by string, err error) {
 	}
 	defer func() { err = errors.Join(err, os.WriteFile(file, text, 0o600)) }()
 	for _, s := range m.by {
-		found, err := s.finds(ctx, tree)
+		found, how, err := s.finds(ctx, tree)
 		if err != nil {
 			return "", err
 		}
 		if found {
-			return s.pkg + " " + strings.Trim(s.run, "^$"), nil
+			return strings.TrimPrefix(s.pkg, "internal/") + " " + strings.Trim(s.run, "^$") + ": " + how, nil
 		}
 	}
 	return "", fmt.Errorf("none of its %d tests fails", len(m.by))
 }
 
-// finds runs the tests and says whether they fail. That they cannot be built is an
+// finds runs the tests and says whether they fail, and on what. That they cannot be built is an
 // error: a mutant is a bug, no misspelling.
-func (s suite) finds(ctx context.Context, tree string) (bool, error) {
+func (s suite) finds(ctx context.Context, tree string) (found bool, how string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	args := []string{"test", "-count=1", "-failfast", "-timeout=90s", "-run", s.run, "./" + s.pkg}
@@ -189,11 +209,25 @@ func (s suite) finds(ctx context.Context, tree string) (bool, error) {
 	out, err := test.CombinedOutput()
 	switch {
 	case err == nil && bytes.Contains(out, []byte("no tests to run")):
-		return false, fmt.Errorf("%s has no test %s", s.pkg, s.run)
+		return false, "", fmt.Errorf("%s has no test %s", s.pkg, s.run)
 	case err == nil:
-		return false, nil
+		return false, "", nil
 	case bytes.Contains(out, []byte("[build failed]")), bytes.Contains(out, []byte("[setup failed]")):
-		return false, fmt.Errorf("it does not build: %s", bytes.TrimSpace(out))
+		return false, "", fmt.Errorf("it does not build: %s", bytes.TrimSpace(out))
 	}
-	return true, nil
+	return true, reason(string(out)), nil
+}
+
+// reason is the first thing that a failed test says, cut to fit a table.
+func reason(out string) string {
+	const width = 110
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		broken, story := strings.CutPrefix(line, "- ")
+		if !story && !strings.HasPrefix(line, "panic:") && !strings.HasPrefix(line, "Error:") {
+			continue
+		}
+		return broken[:min(len(broken), width)]
+	}
+	return "see there"
 }
