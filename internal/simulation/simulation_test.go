@@ -93,7 +93,7 @@ func TestSimulation(t *testing.T) {
 func reached() []string {
 	return append(faultKinds(),
 		"crash", "orderly stop", "freeze", "cut off", "broker outage", "provider outage", "vanished", "cancelled", "held",
-		"reaper crash", "reaper freeze", "reaper cut off", "epoch lapsed",
+		"never comes back", "reaper crash", "reaper freeze", "reaper cut off", "epoch lapsed",
 		"redelivered", "run again after a release", "final repeated", "taken over", "closed as lost", "fenced", "abandoned",
 		"another attempt by its own worker", "acknowledged with a lease in quarantine", "leases used again",
 		"quarantined: unproven", "quarantined: ambiguous_start", "quarantined: ambiguous_create", "quarantined: reset_failed",

@@ -373,6 +373,7 @@ func (s *story) heal() {
 	s.tell("story", "all faults end")
 	s.setCalm()
 	s.world.Outage(false)
+	s.loseWorker()
 	s.comeBack(true)
 	s.cast.Lock()
 	for _, w := range s.workers {
@@ -387,6 +388,19 @@ func (s *story) heal() {
 	time.Sleep(3 * time.Minute) // what is late comes, and events that are due end
 	s.within(settleJobs, "jobs wait for ever", s.queue.open)
 	s.within(settleLeases, "leases are never settled", s.unsettled)
+}
+
+// loseWorker is the end of a machine that never comes back: others have to end what
+// it left. What ran on it alone went with it.
+func (s *story) loseWorker() {
+	if s.local || len(s.plans) < 2 || s.pick("lost", 2) == 0 {
+		return
+	}
+	w := s.workers[s.plans[0].name]
+	s.count("never comes back")
+	s.tell(w.name, "is lost for good")
+	w.kill()
+	delete(s.back, w.plan.name)
 }
 
 // cure lets everything be destroyed that did not let itself be.
@@ -421,7 +435,7 @@ func (s *story) unsettled() []string {
 	s.cast.Lock()
 	for _, w := range s.workers {
 		for _, info := range w.pool.Leases() {
-			if info.State == sandbox.LeaseIdle {
+			if !w.isDead() && info.State == sandbox.LeaseIdle {
 				idle[info.ID] = true
 			}
 		}
@@ -437,7 +451,7 @@ func (s *story) endWorkers() {
 	}
 	for _, w := range s.workers {
 		<-w.ended
-		if w.left != nil {
+		if w.left != nil && !w.isDead() {
 			s.breach("the pool of %s ended with: %v", w.name, w.left)
 		}
 	}
