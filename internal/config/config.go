@@ -88,6 +88,12 @@ type CreateOS struct {
 	Egress                []string
 	AutoPause, Pace       time.Duration
 	Timeout               time.Duration
+	// Bounds of single calls and waits, as the provider's page says.
+	RequestTimeout, CleanupTimeout time.Duration
+	GateTimeout, IdleTimeout       time.Duration
+	Poll, SecondLook               time.Duration
+	Reconnects                     int
+	ReconnectDelay                 time.Duration
 	// Scripted has dev stand in for the service with a server of its own.
 	Scripted bool
 }

@@ -123,6 +123,14 @@ func createOSSettings() []setting {
 		span("auto_pause", func(c *CreateOS) *time.Duration { return &c.AutoPause }),
 		span("pace", func(c *CreateOS) *time.Duration { return &c.Pace }),
 		span("timeout", func(c *CreateOS) *time.Duration { return &c.Timeout }),
+		span("request_timeout", func(c *CreateOS) *time.Duration { return &c.RequestTimeout }),
+		span("cleanup_timeout", func(c *CreateOS) *time.Duration { return &c.CleanupTimeout }),
+		span("gate_timeout", func(c *CreateOS) *time.Duration { return &c.GateTimeout }),
+		span("idle_timeout", func(c *CreateOS) *time.Duration { return &c.IdleTimeout }),
+		span("poll", func(c *CreateOS) *time.Duration { return &c.Poll }),
+		span("second_look", func(c *CreateOS) *time.Duration { return &c.SecondLook }),
+		countFrom(0, "createos_reconnects", func(c *Config) *int { return &c.CreateOS.Reconnects }, 100),
+		span("reconnect_delay", func(c *CreateOS) *time.Duration { return &c.ReconnectDelay }),
 	}
 }
 
@@ -181,9 +189,11 @@ func boolean(key string, at func(*Config) *bool) setting {
 	}, func(c *Config) string { return strconv.FormatBool(*at(c)) })
 }
 
-func count(key string, at func(*Config) *int, most int64) setting {
+func count(key string, at func(*Config) *int, most int64) setting { return countFrom(1, key, at, most) }
+
+func countFrom(least int64, key string, at func(*Config) *int, most int64) setting {
 	return single(key, func(c *Config, word string) error {
-		n, err := parseCount(word, 1, most)
+		n, err := parseCount(word, least, most)
 		if err != nil {
 			return err
 		}
