@@ -19,6 +19,7 @@ import (
 
 // A cancel while a process is being created leaves doubt, and the doubt is what is told.
 func TestACancelledCreationIsDoubt(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.on(createostest.CreateProcess, createostest.HangAfterCommit())
@@ -34,6 +35,7 @@ func TestACancelledCreationIsDoubt(t *testing.T) {
 
 // A wait for a turn that was given up before a byte left is none.
 func TestACreationThatWaitsForItsTurnIsNoDoubt(t *testing.T) {
+	t.Parallel()
 	pacer := createos.NewPacer(time.Microsecond)
 	r := setup(t, func(_ *serverConfig, c *config) { c.Pacer = pacer })
 	box := r.create()
@@ -49,6 +51,7 @@ func TestACreationThatWaitsForItsTurnIsNoDoubt(t *testing.T) {
 
 // A gate whose upload waits for its turn did surely not open.
 func TestAnOpenThatWaitsForItsTurnIsRefused(t *testing.T) {
+	t.Parallel()
 	pacer := createos.NewPacer(time.Microsecond)
 	r := setup(t, func(_ *serverConfig, c *config) { c.Pacer = pacer })
 	box := r.create()
@@ -69,6 +72,7 @@ func TestAnOpenThatWaitsForItsTurnIsRefused(t *testing.T) {
 
 // Nothing begins in a sandbox that is being destroyed.
 func TestNothingBeginsWhileClosing(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(s *serverConfig, _ *config) { s.Lag = 300 * time.Millisecond })
 	box := r.create()
 	var destroying sync.WaitGroup
@@ -92,6 +96,7 @@ func TestNothingBeginsWhileClosing(t *testing.T) {
 
 // The key goes to the one origin and nowhere else.
 func TestTheKeyStaysWithItsOrigin(t *testing.T) {
+	t.Parallel()
 	var elsewhere atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
@@ -118,6 +123,7 @@ func TestTheKeyStaysWithItsOrigin(t *testing.T) {
 
 // A process that was made to wait is only ended by what the service says about its tree.
 func TestATerminateIsMadeAgainUntilItIsProof(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, _ := r.running(box)
@@ -132,6 +138,7 @@ func TestATerminateIsMadeAgainUntilItIsProof(t *testing.T) {
 
 // A sandbox that vanishes under its run ends it, with the service's word as proof.
 func TestAVanishedSandboxEndsItsRun(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, sink := r.running(box)
@@ -153,6 +160,7 @@ func TestAVanishedSandboxEndsItsRun(t *testing.T) {
 
 // A process that is gone while its sandbox is there has an end that nobody knows.
 func TestAVanishedProcessIsAnUnknownEnd(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.deafen(4, -1, createostest.Status(404, ""))
@@ -167,6 +175,7 @@ func TestAVanishedProcessIsAnUnknownEnd(t *testing.T) {
 
 // A sandbox that is paused under its run is resumed, and the output goes on.
 func TestASandboxThatIsPausedUnderItsRun(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.deafen(4, 1, createostest.Status(409, ""))

@@ -42,6 +42,7 @@ func (r *rig) collect(run sandbox.Run, patterns ...string) (lines []string, more
 
 // Many files cost one upload, keep their modes, and are the program's before it starts.
 func TestFilesArePlacedInOneUpload(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	process := shell(`for f in run "dir/with 'quote" big empty; do stat -c '%a %s %U' "$f"; done; ./run; sha256sum <big; stat -c %a dir; ls -A /tmp/.sallyport`)
@@ -61,6 +62,7 @@ func TestFilesArePlacedInOneUpload(t *testing.T) {
 }
 
 func TestFilesThatCannotBePlaced(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		files []sandbox.File
 		rules []createostest.Rule
@@ -89,6 +91,7 @@ func TestFilesThatCannotBePlaced(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.Script(c.rules...)
@@ -117,6 +120,7 @@ func TestFilesThatCannotBePlaced(t *testing.T) {
 }
 
 func TestCollectIsExact(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, sink := r.start(box, shell(`yes 0123456789 | head -c 5242880 >big; chmod 600 big; mkdir d; printf 'a\nb' >"d/line
@@ -141,6 +145,7 @@ end"; printf x >"$(printf '\377')"; ln -s /etc/passwd link; ln -s /etc d/out; sh
 }
 
 func TestADownloadThatBreaks(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		then createostest.Action
 		want string
@@ -153,6 +158,7 @@ func TestADownloadThatBreaks(t *testing.T) {
 		"503":       {createostest.Status(503, ""), "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			run, _ := r.start(box, shell("printf 1234567890 >f; echo y >g"))
@@ -174,12 +180,14 @@ func TestADownloadThatBreaks(t *testing.T) {
 
 // A listing comes from a sandbox in which a job was.
 func TestAListingThatMakesNoSense(t *testing.T) {
+	t.Parallel()
 	for name, listing := range map[string]string{
 		"outside": "f 1 1 ../x\x00", "absolute": "f 1 1 /etc/passwd\x00", "dot": "f 1 1 a/./b\x00", "inner": "f 1 1 a/../../b\x00",
 		"negative": "f 1 -1 a\x00", "no size": "f 1 a\x00", "no end": "f 1 1 a", "huge": "f 1 99999999999999999999 a\x00", "no name": "f 1 1 \x00",
 		"no kind": " 1 1 a\x00", "long kind": "ff 1 1 a\x00",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			run, _ := r.start(box, shell("true"))
@@ -196,6 +204,7 @@ func TestAListingThatMakesNoSense(t *testing.T) {
 }
 
 func TestCollectBounds(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, _ := r.start(box, shell(`d=.; for i in $(seq 70); do d=$d/d; mkdir $d; done; touch $d/deep; echo x >a`))

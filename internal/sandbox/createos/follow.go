@@ -76,18 +76,24 @@ func (r *run) struck() bool {
 // suspect looks a few times whether the sandbox is there: one that dies takes its
 // processes first.
 func (r *run) suspect(ctx context.Context) {
+	pause := 4 * r.box.p.cfg.Poll
 	for range suspicions {
 		if _, err := r.box.there(ctx); err != nil && !passing(err) || !r.current() {
 			return
 		}
-		if sleep(ctx, 4*r.box.p.cfg.Poll) != nil {
+		if sleep(ctx, pause) != nil {
 			return
 		}
+		pause = min(2*pause, maxSuspicion)
 	}
 }
 
-// suspicions is how often a sandbox is looked at whose process was killed.
-const suspicions = 5
+// suspicions is how often a sandbox is looked at whose process was killed, maxSuspicion the
+// longest time in between: half a minute all together.
+const (
+	suspicions   = 8
+	maxSuspicion = 5 * time.Second
+)
 
 // current says that the sandbox is still the run's.
 func (r *run) current() bool {

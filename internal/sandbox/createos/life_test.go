@@ -22,6 +22,7 @@ type (
 )
 
 func TestCreateAsksForExactlyWhatIsSet(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) {
 		c.Rootfs, c.Region, c.DiskBytes, c.Egress = "debian", "eu", 5<<30, []string{"example.com", "10.0.0.0/8"}
 	})
@@ -41,6 +42,7 @@ func TestCreateAsksForExactlyWhatIsSet(t *testing.T) {
 
 // A sandbox that serves once neither pauses by itself nor is allowed anything.
 func TestCreateOfWhatServesOnce(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.Reuse = false })
 	id := lease()
 	box, err := r.p.Create(r.ctx(), sandbox.Spec{Lease: id, Root: "template-7"})
@@ -53,6 +55,7 @@ func TestCreateOfWhatServesOnce(t *testing.T) {
 }
 
 func TestBadSpecsAreRefusedWithoutACall(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	for _, spec := range []sandbox.Spec{{}, {Lease: "a/b"}, {Lease: strings.Repeat("x", 65)}, {Lease: lease(), Network: "open"}} {
 		_, err := r.p.Create(r.ctx(), spec)
@@ -63,6 +66,7 @@ func TestBadSpecsAreRefusedWithoutACall(t *testing.T) {
 
 // TestReuseAcrossAPause is the whole life of a sandbox that is paused between its jobs.
 func TestReuseAcrossAPause(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.PauseIdle = true })
 	box := r.create()
 	for range 2 {
@@ -81,6 +85,7 @@ func TestReuseAcrossAPause(t *testing.T) {
 }
 
 func TestFailedSetUpDestroys(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string]createostest.Action{
 		"503":          createostest.Status(503, "overloaded, ask bob@example.com"),
 		"exit status":  createostest.Status(200, `{"status":"success","data":{"result":{"stdout":"","stderr":"","exit_code":1},"exec_ms":1}}`),
@@ -91,6 +96,7 @@ func TestFailedSetUpDestroys(t *testing.T) {
 		"unauthorized": createostest.Status(401, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			r.on(createostest.Exec, then)
 			_, err := r.p.Create(r.ctx(), sandbox.Spec{Lease: lease()})
@@ -106,6 +112,7 @@ func TestFailedSetUpDestroys(t *testing.T) {
 }
 
 func TestFailedSetUpWithoutCleanupIsAmbiguous(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	id := lease()
 	r.on(createostest.Exec, createostest.Status(503, ""))
@@ -121,6 +128,7 @@ func TestFailedSetUpWithoutCleanupIsAmbiguous(t *testing.T) {
 }
 
 func TestCreateKinds(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		then createostest.Action
 		kind sandbox.Kind
@@ -147,6 +155,7 @@ func TestCreateKinds(t *testing.T) {
 		"no answer and none": {createostest.Hang(), sandbox.Ambiguous, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t, func(_ *serverConfig, c *config) {
 				if strings.Contains(name, "no answer") {
 					c.RequestTimeout = 100 * time.Millisecond
@@ -173,6 +182,7 @@ func TestCreateKinds(t *testing.T) {
 
 // A create call that waits for its turn and is cancelled has surely sent nothing.
 func TestACancelledWaitForATurnIsNoDoubt(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) {
 		c.Pacer = createos.NewPacer(time.Hour)
 	})
@@ -189,6 +199,7 @@ func TestACancelledWaitForATurnIsNoDoubt(t *testing.T) {
 // An answer that comes too late for the second look is found by the next destroy, and by
 // the sweep.
 func TestALateSandboxIsInTheInventory(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.RequestTimeout = 50 * time.Millisecond })
 	id := lease()
 	r.on(createostest.CreateSandbox, createostest.Delay(400*time.Millisecond))
@@ -208,6 +219,7 @@ func TestALateSandboxIsInTheInventory(t *testing.T) {
 }
 
 func TestForeignHandlesAreRefusedWithoutACall(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	host := r.p.Capabilities().Host
 	for _, h := range []sandbox.Handle{
@@ -226,6 +238,7 @@ func TestForeignHandlesAreRefusedWithoutACall(t *testing.T) {
 // A record may name any sandbox of the account; only one that carries the lease's name is
 // touched.
 func TestDestroyTouchesOnlyWhatCarriesOurMark(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	id, err := r.Plant("", "precious")
 	require.NoError(t, err)
@@ -237,12 +250,14 @@ func TestDestroyTouchesOnlyWhatCarriesOurMark(t *testing.T) {
 }
 
 func TestDestroyIsAClaimUntilLookedAt(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(s *serverConfig){
 		"at once": func(*serverConfig) {},
 		"later":   func(s *serverConfig) { s.Lag = 50 * time.Millisecond },
 		"kept":    func(s *serverConfig) { s.KeepDestroyed = true },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t, func(s *serverConfig, _ *config) { change(s) })
 			box := r.create()
 			r.on(createostest.DeleteSandbox, createostest.LieDeleted())
@@ -257,6 +272,7 @@ func TestDestroyIsAClaimUntilLookedAt(t *testing.T) {
 }
 
 func TestDestroyFailsHonestly(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.always(createostest.DeleteSandbox, createostest.Status(503, ""))
@@ -275,6 +291,7 @@ func TestDestroyFailsHonestly(t *testing.T) {
 }
 
 func TestDestroyThatNeverEndsIsNoProof(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.always(createostest.DeleteSandbox, createostest.LieDeleted())
@@ -288,6 +305,7 @@ func TestDestroyThatNeverEndsIsNoProof(t *testing.T) {
 }
 
 func TestInventoryReadsAllPages(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(s *serverConfig, _ *config) { s.Backend = nothing() })
 	var ours []string
 	for i := range 230 {
@@ -324,6 +342,7 @@ func TestInventoryReadsAllPages(t *testing.T) {
 
 // Pages are counted from the front: a listing that changes under the reader is read again.
 func TestAListingThatChangesIsReadAgain(t *testing.T) {
+	t.Parallel()
 	totals := []int{2, 1, 2, 2}
 	var mu sync.Mutex
 	n := 0
@@ -347,17 +366,22 @@ func TestAListingThatChangesIsReadAgain(t *testing.T) {
 }
 
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	require.NoError(t, r.p.Probe(r.ctx()))
 	require.False(t, r.Sandboxes()[0].Live())
+	r.on(createostest.CreateSandbox, createostest.CutAfterCommit())
+	require.ErrorContains(t, r.p.Probe(r.ctx()), "create a sandbox")
+	require.False(t, r.Sandboxes()[1].Live())
 	r.on(createostest.CreateProcess, createostest.Status(400, ""))
 	require.ErrorContains(t, r.p.Probe(r.ctx()), "prepare a process")
-	require.False(t, r.Sandboxes()[1].Live())
+	require.False(t, r.Sandboxes()[2].Live())
 	r.Script(createostest.Rule{Op: createostest.DeleteSandbox, Times: 3, Then: []createostest.Action{createostest.Status(500, "")}})
-	require.ErrorContains(t, r.p.Probe(r.ctx()), "is left")
+	require.ErrorContains(t, r.p.Probe(r.ctx()), "may be left")
 }
 
 func TestAnAmbiguousCreationSpoilsTheSandbox(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string]createostest.Action{
 		"502 after":      createostest.CommitThen(502, "bob@example.com"),
 		"503":            createostest.Status(503, ""),
@@ -373,6 +397,7 @@ func TestAnAmbiguousCreationSpoilsTheSandbox(t *testing.T) {
 		"half an answer": createostest.CutBody(20),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.on(createostest.CreateProcess, then)
@@ -398,8 +423,10 @@ func TestAnAmbiguousCreationSpoilsTheSandbox(t *testing.T) {
 }
 
 func TestADefiniteRefusalLeavesTheSandbox(t *testing.T) {
+	t.Parallel()
 	for status, kind := range map[int]sandbox.Kind{400: sandbox.Refused, 422: sandbox.Refused, 401: sandbox.Unavailable, 409: sandbox.Busy, 429: sandbox.Busy} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.on(createostest.CreateProcess, createostest.Status(status, ""))
@@ -417,6 +444,7 @@ func TestADefiniteRefusalLeavesTheSandbox(t *testing.T) {
 }
 
 func TestTransitionSubmitsOnce(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.PauseIdle = true })
 	box := r.create()
 	r.run(box, shell("true"))
@@ -439,6 +467,7 @@ func TestTransitionSubmitsOnce(t *testing.T) {
 // A conflict is another transition that still goes on: the action is submitted again after
 // the next look.
 func TestATransitionInConflictIsSubmittedAgain(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.PauseIdle = true })
 	box := r.create()
 	r.run(box, shell("true"))
@@ -456,6 +485,7 @@ func TestATransitionInConflictIsSubmittedAgain(t *testing.T) {
 }
 
 func TestATransitionToNowhereFails(t *testing.T) {
+	t.Parallel()
 	for _, status := range []string{"destroying", "error", "somewhere"} {
 		r := setup(t, func(_ *serverConfig, c *config) { c.PauseIdle = true })
 		box := r.create()
@@ -469,6 +499,7 @@ func TestATransitionToNowhereFails(t *testing.T) {
 }
 
 func TestWhatComesBackFromAPauseIsChecked(t *testing.T) {
+	t.Parallel()
 	answer := func(id, status string) createostest.Action {
 		return createostest.Status(200, fmt.Sprintf(`{"status":"success","data":{"id":%q,"status":%q}}`, id, status))
 	}
@@ -492,6 +523,7 @@ func TestWhatComesBackFromAPauseIsChecked(t *testing.T) {
 		"no credit":         {createostest.ResumeSandbox, func(string) createostest.Action { return createostest.Status(402, "") }, 1, sandbox.Unavailable, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t, func(_ *serverConfig, c *config) { c.PauseIdle = true })
 			box := r.create()
 			r.run(box, shell("true"))
@@ -513,6 +545,7 @@ func TestWhatComesBackFromAPauseIsChecked(t *testing.T) {
 
 // The service pauses what is idle: what may have been is looked at before it is used.
 func TestAnIdleSandboxIsAwakened(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	var mu sync.Mutex
 	r := setup(t, func(s *serverConfig, c *config) {
@@ -533,6 +566,7 @@ func TestAnIdleSandboxIsAwakened(t *testing.T) {
 }
 
 func TestCloseEndsRuns(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, _ := r.running(box)
@@ -555,6 +589,7 @@ func TestCloseEndsRuns(t *testing.T) {
 }
 
 func TestResetLeavesNothingOfTheJob(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	_, _ = r.run(box, shell(`mkdir -p d/e; echo x >d/e/f; echo y >.hidden; echo z >/tmp/-rf; ln -s /etc etc; chmod 0 d; rm -rf /tmp/.sallyport; mkdir '/tmp/a
@@ -574,6 +609,7 @@ b'; mkfifo /tmp/fifo`))
 }
 
 func TestAResetThatIsNotProvenFails(t *testing.T) {
+	t.Parallel()
 	for name, rule := range map[string]createostest.Rule{
 		"not created":     {Op: createostest.CreateProcess, Then: []createostest.Action{createostest.CutAfterCommit()}},
 		"no end":          {Op: createostest.Wait, Then: []createostest.Action{createostest.Status(500, "")}},
@@ -585,6 +621,7 @@ func TestAResetThatIsNotProvenFails(t *testing.T) {
 		"tree not exited": {Op: createostest.DeleteProcess, Then: []createostest.Action{createostest.TreeExitedFalse()}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.run(box, shell("true"))

@@ -118,6 +118,7 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	if err := p.begin(op, spec.Lease); err != nil {
 		return nil, err
 	}
+	caller := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Timeout, errTimeout)
 	defer cancel()
 	v, err := p.api.create(ctx, p.creation(spec))
@@ -127,10 +128,10 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandb
 	}
 	b := newBox(p, spec.Lease, v.ID)
 	if err := p.setUp(ctx, b, v.Status); err != nil {
-		return nil, p.unmake(ctx, b, err)
+		return nil, p.unmake(caller, b, err)
 	}
 	if !p.keep(b) {
-		return nil, p.unmake(ctx, b, errClosed)
+		return nil, p.unmake(caller, b, errClosed)
 	}
 	p.log.Debug().Str("lease", spec.Lease).Str("sandbox", v.ID).Msg("sandbox created")
 	return b, nil
@@ -207,6 +208,9 @@ func (p *Provider) setUp(ctx context.Context, b *box, s status) error {
 // create call.
 func (p *Provider) unmake(ctx context.Context, b *box, why error) error {
 	const op = "create"
+	if ctx.Err() != nil { // the caller waits no longer, and has all that it takes to destroy it
+		return sandbox.Errorf(sandbox.Ambiguous, op, "set-up of sandbox %s: %w", b.id, why)
+	}
 	ctx, cancel := cleanup(ctx, p.cfg.CleanupTimeout)
 	defer cancel()
 	if _, err := p.destroy(ctx, b.id); err != nil {
@@ -423,15 +427,17 @@ func (p *Provider) handle(lease, id string) sandbox.Handle {
 
 // Probe makes a sandbox, runs a program in it, and destroys it: nil when all of that works.
 func (p *Provider) Probe(ctx context.Context) error {
-	box, err := p.Create(ctx, sandbox.Spec{Lease: "probe-" + rand.Text(), Profile: "probe"})
-	if err != nil {
-		return fmt.Errorf("create a sandbox: %w", err)
+	lease := "probe-" + rand.Text()
+	box, err := p.Create(ctx, sandbox.Spec{Lease: lease, Profile: "probe"})
+	if err == nil {
+		err = probe(ctx, box)
+	} else if err = fmt.Errorf("create a sandbox: %w", err); sandbox.KindOf(err) != sandbox.Ambiguous && sandbox.KindOf(err) != sandbox.Protocol {
+		return err
 	}
-	err = probe(ctx, box)
 	ctx, cancel := cleanup(ctx, p.cfg.CleanupTimeout)
 	defer cancel()
-	if _, destroyErr := box.Destroy(ctx); destroyErr != nil {
-		err = errors.Join(err, fmt.Errorf("sandbox %s is left: %w", box.Handle().Detail["id"], destroyErr))
+	if _, destroyErr := p.Destroy(ctx, p.handle(lease, "")); destroyErr != nil {
+		err = errors.Join(err, fmt.Errorf("a sandbox named %s may be left: %w", p.cfg.NamePrefix+lease, destroyErr))
 	}
 	return err
 }

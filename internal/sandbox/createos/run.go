@@ -198,9 +198,13 @@ type onlyReader struct{ io.Reader }
 // unstage removes what was uploaded for a process that was not created. The sandbox is as
 // it was only if that is sure.
 func (r *run) unstage(ctx context.Context, why error) error {
-	ctx, cancel := cleanup(ctx, r.box.p.cfg.CleanupTimeout)
-	defer cancel()
-	if err := r.removeStaged(ctx); err != nil && kindOf(why) == sandbox.Refused {
+	err := ctx.Err() // the caller waits no longer
+	if err == nil {
+		ctx, cancel := cleanup(ctx, r.box.p.cfg.CleanupTimeout)
+		defer cancel()
+		err = r.removeStaged(ctx)
+	}
+	if err != nil && kindOf(why) == sandbox.Refused {
 		return sandbox.Errorf(sandbox.Unavailable, "clean up", "%w; what was uploaded may be left: %w", why, err)
 	}
 	return why

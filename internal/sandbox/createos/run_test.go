@@ -19,6 +19,7 @@ import (
 
 // What a hostile request is made of arrives as it is, and only where it belongs.
 func TestHostileArguments(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	hostile := []string{`$(touch /tmp/pwned)`, "`id`", `'; touch /tmp/pwned; '`, `"`, `\`, "a\nb", "", "-n", "*", "☃"}
@@ -48,6 +49,7 @@ func TestHostileArguments(t *testing.T) {
 }
 
 func TestACwdWithHostileName(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	const dir = "with 'space $(x)"
@@ -59,6 +61,7 @@ func TestACwdWithHostileName(t *testing.T) {
 }
 
 func TestBadProcessesAreRefusedWithoutACall(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.ForgetCalls()
@@ -90,6 +93,7 @@ func TestBadProcessesAreRefusedWithoutACall(t *testing.T) {
 
 // TestReplay: what is torn apart by connections comes together, byte for byte.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string][]createostest.Action{
 		"reset mid-line":     {createostest.ResetMidLine().After(2)},
 		"end between frames": {createostest.EndStream().After(2)},
@@ -100,6 +104,7 @@ func TestReplay(t *testing.T) {
 		"no exit frame":      {createostest.NoExit()},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.Script(createostest.Rule{Op: createostest.Connect, Then: then})
@@ -128,6 +133,7 @@ func queries(calls []createostest.Call) (q []string) {
 // TestBrokenStreams: whoever breaks the protocol is not read on, the process is ended, and
 // what was delivered before stays.
 func TestBrokenStreams(t *testing.T) {
+	t.Parallel()
 	const ready = 4 // frames: three of ours, and, a while later, the program's word
 	for name, c := range map[string]struct {
 		then createostest.Action
@@ -148,6 +154,7 @@ func TestBrokenStreams(t *testing.T) {
 		"half, then end": {createostest.Line(`{"type":"da`).After(ready), sandbox.Protocol, "invalid frame"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.on(createostest.Connect, c.then)
@@ -181,10 +188,11 @@ func data(seq int, text string) string {
 
 // A half line at a clean end is a broken stream; before a reset it is replayed.
 func TestAHalfLineAtACleanEndIsFatal(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.on(createostest.Connect, createostest.HalfLine().After(3))
-	run, _ := r.start(box, shell("echo ready; sleep 1000"))
+	run, _ := r.start(box, shell("sleep 0.1; echo ready; sleep 1000"))
 	_, err := run.Wait(r.ctx())
 	r.kind(sandbox.Protocol, err)
 	require.ErrorContains(t, err, "invalid frame")
@@ -194,6 +202,7 @@ func TestAHalfLineAtACleanEndIsFatal(t *testing.T) {
 // Output that was evicted is declared, and where the program had ended by itself its exit
 // code still counts.
 func TestEvictedOutputIsDeclared(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.ReconnectDelay = 100 * time.Millisecond })
 	box := r.create()
 	r.on(createostest.Connect, createostest.EndStream().After(4))
@@ -209,6 +218,7 @@ func TestEvictedOutputIsDeclared(t *testing.T) {
 }
 
 func TestEvictionOfARunningProcessEndsIt(t *testing.T) {
+	t.Parallel()
 	for name, rules := range map[string][]createostest.Rule{
 		"410": {
 			{Op: createostest.Connect, Then: []createostest.Action{createostest.EndStream().After(4)}},
@@ -217,6 +227,7 @@ func TestEvictionOfARunningProcessEndsIt(t *testing.T) {
 		"frame": {{Op: createostest.Connect, Then: []createostest.Action{createostest.ErrorFrame("output_offset_expired").After(4)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.Script(rules...)
@@ -236,6 +247,7 @@ func TestEvictionOfARunningProcessEndsIt(t *testing.T) {
 // One reconnection too many, and the end is learned from the process's state: then nothing
 // is lost that the journal has.
 func TestTheEndIsRecoveredWithoutAStream(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string]createostest.Action{
 		"no exit frame": createostest.NoExit(),
 		"refused":       createostest.Status(503, ""),
@@ -243,6 +255,7 @@ func TestTheEndIsRecoveredWithoutAStream(t *testing.T) {
 		"cut":           createostest.CutBefore(),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			r.deafen(1, 3, then)
@@ -274,7 +287,9 @@ func (r *rig) deafen(frames, times int, then createostest.Action) {
 
 // The budget of reconnections is renewed by progress, and has a cap all the same.
 func TestReconnectsEnd(t *testing.T) {
+	t.Parallel()
 	t.Run("without progress", func(t *testing.T) {
+		t.Parallel()
 		r := setup(t)
 		box := r.create()
 		r.deafen(4, -1, createostest.Status(500, ""))
@@ -289,6 +304,7 @@ func TestReconnectsEnd(t *testing.T) {
 		r.destroy(box)
 	})
 	t.Run("with progress", func(t *testing.T) {
+		t.Parallel()
 		r := setup(t)
 		box := r.create()
 		r.always(createostest.Connect, createostest.EndStream().After(1))
@@ -299,6 +315,7 @@ func TestReconnectsEnd(t *testing.T) {
 		r.destroy(box)
 	})
 	t.Run("for ever", func(t *testing.T) {
+		t.Parallel()
 		r := setup(t, func(_ *serverConfig, c *config) { c.ReconnectDelay = time.Millisecond })
 		box := r.create()
 		r.always(createostest.Connect, createostest.EndStream().After(1))
@@ -314,6 +331,7 @@ func TestReconnectsEnd(t *testing.T) {
 
 // What the journal has more than could be read is declared.
 func TestOutputThatCannotBeReplayedIsDeclared(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.deafen(1, -1, createostest.Status(503, ""))
@@ -331,6 +349,7 @@ func TestOutputThatCannotBeReplayedIsDeclared(t *testing.T) {
 }
 
 func TestAnInvalidJournalIsNoEnd(t *testing.T) {
+	t.Parallel()
 	for _, journal := range []string{`{}`, `{"newest_seq":0}`, `{"newest_seq":-1}`, `{"newest_seq":1.5}`, `null`, `"x"`} {
 		r := setup(t)
 		box := r.create()
@@ -349,22 +368,21 @@ func TestAnInvalidJournalIsNoEnd(t *testing.T) {
 
 // The exit frame is not believed about the output: what the journal has more is read.
 func TestAnExitThatComesTooEarly(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
-	r.on(createostest.Connect, createostest.ExitEarly())
-	run, sink, err := prepare(r, box, shell("echo tail"))
-	if err == nil {
-		require.NoError(t, run.Open(r.ctx()))
-		end, err := run.Wait(r.ctx())
-		require.NoError(t, err)
-		require.Nil(t, end.OutputLost)
-		require.Equal(t, "tail\n", sink.out())
-	}
+	r.deafen(1, 1, createostest.ExitEarly())
+	end, sink := r.run(box, shell("echo head; sleep 0.05; echo tail; exit 2"))
+	require.Equal(t, &sandbox.Exit{Code: 2}, end.Exit)
+	require.Nil(t, end.OutputLost)
+	require.Equal(t, "head\ntail\n", sink.out())
+	require.Equal(t, 3, r.count(createostest.Connect))
 	r.destroy(box)
 }
 
 // A silent stream leads to a look at the process, and to another connection.
 func TestASilentStreamIsLookedInto(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(s *serverConfig, c *config) { c.IdleTimeout, s.Heartbeat = 150*time.Millisecond, time.Hour })
 	box := r.create()
 	end, sink := r.run(box, shell("echo one; sleep 0.5; echo two"))
@@ -383,6 +401,7 @@ func TestASilentStreamIsLookedInto(t *testing.T) {
 // A run that is out of time is ended; what it wrote before stays, and nothing is sent with
 // a context that is over.
 func TestTerminateKeepsWhatWasDelivered(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, sink := r.running(box)
@@ -405,12 +424,14 @@ func TestTerminateKeepsWhatWasDelivered(t *testing.T) {
 }
 
 func TestAnUnprovenEndSaysSo(t *testing.T) {
+	t.Parallel()
 	for name, then := range map[string]createostest.Action{
 		"503": createostest.Status(503, ""), "tree not exited": createostest.TreeExitedFalse(), "hang": createostest.Hang(),
 		"cut": createostest.CutBefore(), "no JSON": createostest.CommitThen(200, "{"), "401": createostest.Status(401, ""),
 		"no word": createostest.Status(200, `{"status":"success","data":{"process_id":"x"}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t, func(_ *serverConfig, c *config) { c.CleanupTimeout = 300 * time.Millisecond })
 			box := r.create()
 			run, _ := r.running(box)
@@ -436,6 +457,7 @@ func TestAnUnprovenEndSaysSo(t *testing.T) {
 
 // An error frame and an end that cannot be confirmed: the doubt is what counts.
 func TestTheDoubtReplacesTheError(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.CleanupTimeout = 100 * time.Millisecond })
 	box := r.create()
 	r.on(createostest.Connect, createostest.ErrorFrame("x").After(4))
@@ -450,6 +472,7 @@ func TestTheDoubtReplacesTheError(t *testing.T) {
 }
 
 func TestAProcessThatIsNotFoundIsGone(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, _ := r.running(box)
@@ -461,6 +484,7 @@ func TestAProcessThatIsNotFoundIsGone(t *testing.T) {
 }
 
 func TestSignalsAreExits(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	end, _ := r.run(box, shell("kill -USR1 $$"))
@@ -469,6 +493,7 @@ func TestSignalsAreExits(t *testing.T) {
 }
 
 func TestStdin(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		script string
 		input  string
@@ -481,6 +506,7 @@ func TestStdin(t *testing.T) {
 		"large, read a little": {"head -c 2; echo; echo end", strings.Repeat("x", 9<<20), true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			process := shell(c.script + "; ls -A /tmp/.sallyport")
@@ -501,6 +527,7 @@ func TestStdin(t *testing.T) {
 }
 
 func TestStdinCloseThatFails(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	r.on(createostest.CloseStdin, createostest.Status(409, ""))
@@ -520,6 +547,7 @@ func TestStdinCloseThatFails(t *testing.T) {
 
 // Uploaded input is removed although its process came to nothing.
 func TestStagedInputIsRemoved(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	process := shell("true")
@@ -536,7 +564,9 @@ func TestStagedInputIsRemoved(t *testing.T) {
 }
 
 func TestTheGate(t *testing.T) {
+	t.Parallel()
 	t.Run("is attached before it opens", func(t *testing.T) {
+		t.Parallel()
 		r := setup(t)
 		box := r.create()
 		r.ForgetCalls()
@@ -547,6 +577,7 @@ func TestTheGate(t *testing.T) {
 		r.destroy(box)
 	})
 	t.Run("gives up", func(t *testing.T) {
+		t.Parallel()
 		r := setup(t, func(_ *serverConfig, c *config) { c.GateTimeout = time.Second })
 		box := r.create()
 		run, sink, err := prepare(r, box, shell("echo never"))
@@ -570,6 +601,7 @@ func TestTheGate(t *testing.T) {
 		"too many":       {createostest.Rule{Op: createostest.PutFile, Times: -1, Then: []createostest.Action{createostest.RetryAfter(429, 0)}}, sandbox.Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := setup(t)
 			box := r.create()
 			run, sink, err := prepare(r, box, shell("echo ran"))
@@ -606,6 +638,7 @@ func sortedStart(ops []createostest.Op) []createostest.Op {
 }
 
 func TestLeftoverIsEndedWithProof(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	end, _ := r.run(box, shell("setsid sleep 1000 >/dev/null 2>&1 & exit 4"))
@@ -618,6 +651,7 @@ func TestLeftoverIsEndedWithProof(t *testing.T) {
 
 // An exit frame is no proof: without the tree's end the run is in doubt.
 func TestAnExitIsNoProof(t *testing.T) {
+	t.Parallel()
 	r := setup(t, func(_ *serverConfig, c *config) { c.CleanupTimeout = 200 * time.Millisecond })
 	box := r.create()
 	r.always(createostest.Wait, createostest.Status(408, ""))
@@ -633,6 +667,7 @@ func TestAnExitIsNoProof(t *testing.T) {
 }
 
 func TestConcurrentTerminates(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	run, _ := r.running(box)
@@ -654,6 +689,7 @@ func TestConcurrentTerminates(t *testing.T) {
 }
 
 func TestAStdinSourceThatFailsIsAnEnd(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	box := r.create()
 	process := shell("cat")
@@ -666,6 +702,7 @@ func TestAStdinSourceThatFailsIsAnEnd(t *testing.T) {
 
 // The service's words stand in no error, and its redirects lead nowhere.
 func TestErrorBodiesStayOut(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{400, 401, 404, 409, 500, 503, 301} {
 		var keys []string
 		p := answers(t, func(w http.ResponseWriter, r *http.Request) {
@@ -688,6 +725,7 @@ func TestErrorBodiesStayOut(t *testing.T) {
 }
 
 func TestAnswersAreBounded(t *testing.T) {
+	t.Parallel()
 	p := answers(t, func(w http.ResponseWriter, _ *http.Request) {
 		say(w, `{"status":"success","data":{"x":"`)
 		for range 9 << 10 {
@@ -701,6 +739,7 @@ func TestAnswersAreBounded(t *testing.T) {
 }
 
 func TestADeadlineIncludesTheBody(t *testing.T) {
+	t.Parallel()
 	p := answers(t, func(w http.ResponseWriter, r *http.Request) {
 		say(w, `{"status":`)
 		w.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // it is one
@@ -712,6 +751,7 @@ func TestADeadlineIncludesTheBody(t *testing.T) {
 }
 
 func TestRetryAfterIsForEverybody(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	r.on(createostest.ListSandboxes, createostest.RetryAfter(429, time.Second))
 	begin := time.Now()
@@ -722,6 +762,7 @@ func TestRetryAfterIsForEverybody(t *testing.T) {
 
 // A connection without a body is no stream.
 func TestAnEmptyStreamIsNoStream(t *testing.T) {
+	t.Parallel()
 	for _, then := range []createostest.Action{createostest.Status(204, ""), createostest.Status(200, " ")} {
 		r := setup(t)
 		box := r.create()
