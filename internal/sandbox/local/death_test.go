@@ -170,6 +170,7 @@ func TestNotedProcessThatIsNotYetDead(t *testing.T) {
 	victim := exec.CommandContext(t.Context(), "sleep", lease)
 	victim.Args[0] = leaseinit.Marker
 	require.NoError(t, victim.Start())
+	require.Eventually(t, func() bool { return len(leaseInits(t, lease)) == 1 }, patience, time.Millisecond)
 	record(t, dir, "dead", lease, map[string]any{"pid": victim.Process.Pid, "start": ticks(t, victim.Process.Pid)})
 	require.Empty(t, next(t, local.Config{StateDir: dir, Instance: "next"}))
 	require.ErrorContains(t, victim.Wait(), "killed")

@@ -296,7 +296,7 @@ func calledLeaseInit(r record) error {
 		return sandbox.Errorf(sandbox.Unavailable, "destroy", "look at process %d: %w", r.Pid, err)
 	}
 	if len(line) > 0 && !strings.HasPrefix(string(line), cmdline(r.Lease)) {
-		return sandbox.Errorf(sandbox.Refused, "destroy", "process %d is not lease init of %s", r.Pid, r.Lease)
+		return sandbox.Errorf(sandbox.Refused, "destroy", "process %d (%.64q) is not lease init of %s", r.Pid, line, r.Lease)
 	}
 	return nil
 }

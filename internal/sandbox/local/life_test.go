@@ -129,7 +129,7 @@ func TestLeaseInitThatSaysNothing(t *testing.T) {
 // destruction meets a busy one.
 func TestMountsAreTheLeasesOwn(t *testing.T) {
 	each(t, func(t *testing.T, p *local.Provider) {
-		const atOnce, jobs = 16, 6
+		const atOnce, jobs = 6, 6
 		errs := make([]error, atOnce)
 		var all sync.WaitGroup
 		for i := range atOnce {

@@ -168,7 +168,8 @@ func TestUsageIsTheJobsOwn(t *testing.T) {
 	require.Positive(t, r.OOM)
 	require.Greater(t, r.Usage.MemoryPeakBytes, int64(50<<20))
 	require.GreaterOrEqual(t, r.Usage.PidsPeak, int64(12))
-	require.Greater(t, r.Usage.CPUUser+r.Usage.CPUSystem, 50*time.Millisecond)
+	used := r.Usage.CPUUser + r.Usage.CPUSystem
+	require.Greater(t, used, 50*time.Millisecond)
 	light := command("/bin/true")
 	light.Limits.MemoryBytes = 100 << 20
 	r = run(t, box, light)
@@ -176,7 +177,7 @@ func TestUsageIsTheJobsOwn(t *testing.T) {
 	require.Zero(t, r.OOM)
 	require.Less(t, r.Usage.MemoryPeakBytes, int64(20<<20))
 	require.LessOrEqual(t, r.Usage.PidsPeak, int64(2))
-	require.Less(t, r.Usage.CPUUser+r.Usage.CPUSystem, 50*time.Millisecond)
+	require.Less(t, r.Usage.CPUUser+r.Usage.CPUSystem, used/2, "some of the job's before")
 	// CPU time that one job used up is not taken from the next one's.
 	for range 3 {
 		burn := shell("perl -e 'for (1..4_000_000) { $y += $_ }'; echo done")
