@@ -66,11 +66,12 @@ func (r *run) follow(nonce string) {
 	})
 }
 
-// struck says that the leader was killed, and nobody here did it: perhaps with its sandbox.
+// struck says that the leader was killed, or is gone, and nobody here did it: perhaps with its sandbox.
 func (r *run) struck() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.asked && !r.faulty && r.end.Exit != nil && r.end.Exit.Signal == int(unix.SIGKILL)
+	killed := r.end.Exit != nil && r.end.Exit.Signal == int(unix.SIGKILL)
+	return !r.asked && !r.faulty && (killed || errors.Is(r.cause, errProcessGone))
 }
 
 // suspect looks a few times whether the sandbox is there: one that dies takes its

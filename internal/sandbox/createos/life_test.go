@@ -200,9 +200,9 @@ func TestACancelledWaitForATurnIsNoDoubt(t *testing.T) {
 // the sweep.
 func TestALateSandboxIsInTheInventory(t *testing.T) {
 	t.Parallel()
-	r := setup(t, func(_ *serverConfig, c *config) { c.RequestTimeout = 50 * time.Millisecond })
+	r := setup(t, func(_ *serverConfig, c *config) { c.RequestTimeout = 200 * time.Millisecond })
 	id := lease()
-	r.on(createostest.CreateSandbox, createostest.Delay(400*time.Millisecond))
+	r.on(createostest.CreateSandbox, createostest.Delay(2*time.Second))
 	_, err := r.p.Create(r.ctx(), sandbox.Spec{Lease: id})
 	r.kind(sandbox.Ambiguous, err)
 	_, err = r.p.Destroy(r.ctx(), sandbox.Handle{Provider: "createos", Host: r.p.Capabilities().Host, Lease: id})
