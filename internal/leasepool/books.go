@@ -328,7 +328,17 @@ func (b *books) judge(e *entry, v Verdict, now time.Time) sandbox.LeaseEvent {
 // created notes a sandbox that was made, in time or late.
 func (b *books) created(e *entry, box sandbox.Sandbox, handle sandbox.Handle, lost <-chan struct{}, now time.Time) {
 	e.box, e.handle, e.lost = box, handle, lost
+	e.renewDoubt(now)
 	b.step(e, sandbox.EventCreated, now)
+}
+
+// renewDoubt makes the record of a lease whose create call is answered late one of a
+// doubt that begins now: the record that is on its way may have been written and ended
+// already, by who did not find it yet.
+func (e *entry) renewDoubt(now time.Time) {
+	if e.state == sandbox.LeasePoisoned {
+		e.doubt.Handle, e.doubt.FirstSeen = e.handle, now
+	}
 }
 
 // confirmed notes that a new sandbox may be used.
@@ -349,6 +359,9 @@ func (b *books) notCreated(e *entry, event sandbox.LeaseEvent, err error, now ti
 	}
 	if event == sandbox.EventCreateRefused {
 		e.proof = neverMade(err)
+	}
+	if event == sandbox.EventCreateAmbiguous {
+		e.renewDoubt(now)
 	}
 	b.step(e, event, now)
 	if !inTime {

@@ -436,7 +436,7 @@ func TestACreateThatDoesNotReturnIsAbandoned(t *testing.T) {
 				if made == 1 {
 					require.Equal(t, 1, gone, "what came late is destroyed")
 				}
-				require.Equal(t, tc.quarantined && tc.err != nil, len(r.Leases()) == 1, "only proof ends quarantine")
+				require.Equal(t, name == "refused much later", len(r.Leases()) == 1, "only proof ends quarantine, and doubt is looked at again")
 				require.NotZero(t, r.Stats().Totals.Stuck)
 			})
 		})
@@ -459,6 +459,31 @@ func TestASandboxThatAppearsAfterItsProofIsDestroyed(t *testing.T) {
 		require.Empty(t, r.Leases())
 		require.Equal(t, r.Stats().Totals.Created, r.Stats().Totals.Gone)
 	})
+}
+
+// What comes while its lease is in quarantine is a doubt of its own: the reaper may
+// have ended the first record without having found it, and the pool not know yet.
+func TestASandboxThatComesDuringItsQuarantineIsQuarantinedAgain(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{"made": nil, "ambiguous": errDown} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(_ *leasepool.Config, p *provider, _ *quarantine) {
+				p.onCreate = func(context.Context, string) error { time.Sleep(10 * time.Minute); return answer }
+				p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) { return sandbox.Proof{}, errDown }
+			}, func(t *testing.T, r *rig) {
+				_, err := r.Acquire(t.Context(), tenant)
+				require.ErrorIs(t, err, leasepool.ErrNoCapacity, "still being made")
+				r.wait(2 * time.Minute)
+				require.Len(t, r.q.all(), 1)
+				r.wait(10 * time.Minute)
+				records := r.q.all()
+				require.Len(t, records, 2)
+				require.True(t, records[1].FirstSeen.After(records[0].FirstSeen), "it would be taken for the first one's repetition")
+				require.Equal(t, 1, r.Stats().Quarantined)
+			})
+		})
+	}
 }
 
 func TestDestroyIsTriedAgainThenQuarantined(t *testing.T) {

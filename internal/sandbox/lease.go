@@ -296,7 +296,8 @@ func fromDestroying(event LeaseEvent) (LeaseState, []LeaseAction) {
 		// Late answers, after it was disowned or the ledger did not answer in time.
 		return move(LeaseDestroying)
 	case EventReaped:
-		// Only after ActionTakeBack: the reaper's proof is older than what came back.
+		// Only after a late answer to the create call: the reaper's proof is older than
+		// what came.
 		return move(LeaseDestroying)
 	case EventCreated, EventCreateRefused, EventCreateAmbiguous, EventCreateAbandoned, EventCreateUnanswered,
 		EventAcquired, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventOwnerGone, EventRetired,
@@ -314,10 +315,11 @@ func fromPoisoned(event LeaseEvent) (LeaseState, []LeaseAction) {
 	case EventReaped:
 		// The reaper ends the entry in the ledger together with its own record.
 		return move(LeaseGone, ActionSettle, ActionGiveBack)
-	case EventCreated:
-		// What was in doubt is there for sure; the reaper may not know its handle.
+	case EventCreated, EventCreateAmbiguous:
+		// What was in doubt is there, or may be only now; the reaper may not know its
+		// handle.
 		return move(LeasePoisoned, ActionDestroy)
-	case EventCreateRefused, EventCreateAmbiguous, EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed,
+	case EventCreateRefused, EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed,
 		EventOvertaken, EventDisowned, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventReset,
 		EventResetFailed, EventLost, EventDestroyUnproven:
 		// Late answers: doubt stays doubt until somebody proves that it is gone.
@@ -332,9 +334,11 @@ func fromQuarantined(event LeaseEvent) (LeaseState, []LeaseAction) {
 	case EventDestroyed, EventReaped:
 		// The entry in the ledger is the reaper's, in both cases.
 		return move(LeaseGone, ActionGiveBack)
-	case EventCreated:
-		return move(LeaseQuarantined, ActionDestroy)
-	case EventCreateRefused, EventCreateAmbiguous, EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed,
+	case EventCreated, EventCreateAmbiguous:
+		// The reaper may have ended the record before, and nobody was told yet: its
+		// proof would be older than what came. So this is a doubt of its own.
+		return move(LeaseDestroying, ActionDestroy)
+	case EventCreateRefused, EventConfirmed, EventMarked, EventUnmarked, EventUnconfirmed,
 		EventOvertaken, EventDisowned, EventReleased, EventUsedUp, EventUnproven, EventAmbiguousStart, EventReset,
 		EventResetFailed, EventLost, EventDestroyUnproven:
 		return move(LeaseQuarantined)

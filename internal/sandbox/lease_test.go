@@ -227,7 +227,7 @@ destroying  reaped            destroying
 
 poisoned    created           poisoned destroy
 poisoned    create_refused    poisoned
-poisoned    create_ambiguous  poisoned
+poisoned    create_ambiguous  poisoned destroy
 poisoned    create_abandoned  -
 poisoned    create_unanswered -
 poisoned    confirmed         poisoned
@@ -251,9 +251,9 @@ poisoned    destroy_unproven  poisoned
 poisoned    acknowledged      quarantined settle
 poisoned    reaped            gone settle give_back
 
-quarantined created           quarantined destroy
+quarantined created           destroying destroy
 quarantined create_refused    quarantined
-quarantined create_ambiguous  quarantined
+quarantined create_ambiguous  destroying destroy
 quarantined create_abandoned  -
 quarantined create_unanswered -
 quarantined confirmed         quarantined
@@ -430,6 +430,7 @@ func TestDiagram(t *testing.T) {
     destroying --> poisoned: destroy_unproven
     poisoned --> gone: destroyed, reaped
     poisoned --> quarantined: acknowledged
+    quarantined --> destroying: created, create_ambiguous
     quarantined --> gone: destroyed, reaped
     gone --> destroying: created, create_ambiguous
     gone --> [*]
