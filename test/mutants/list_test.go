@@ -97,7 +97,7 @@ func mutants() []mutant {
 		{
 			"a reaper believes in a destroy without proof", reaper + "/attempt.go",
 			"if !proof.Proven || len(proof.Evidence) == 0 {", "if false {",
-			[]suite{simulation()},
+			[]suite{{"internal/simulation", "^TestNoProofIsNoEnd$"}},
 		},
 		{
 			"no second look", reaper + "/attempt.go",
