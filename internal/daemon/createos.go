@@ -9,7 +9,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/sallyport/sallyport/internal/config"
-	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/sandbox/createos"
 	"github.com/sallyport/sallyport/internal/sandbox/createos/createostest"
 	"github.com/sallyport/sallyport/internal/wire"
@@ -17,7 +16,7 @@ import (
 
 // openCreateOS makes the provider of remote sandboxes. What is wrong with its settings
 // is a mistake of the configuration.
-func openCreateOS(ctx context.Context, cfg *config.Config, log zerolog.Logger) (sandbox.Provider, error) {
+func openCreateOS(ctx context.Context, cfg *config.Config, log zerolog.Logger) (*createos.Provider, error) {
 	c := cfg.CreateOS
 	settings := createos.Config{
 		Name: providerCreateOS, APIURL: c.URL, APIKey: createos.Secret(c.Key), APIKeyFile: c.KeyFile, EnvAPIKey: createos.Secret(c.EnvKey),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -39,7 +40,28 @@ func Examine(ctx context.Context, cfg *config.Config, log zerolog.Logger) (check
 	if err != nil {
 		return checks, err
 	}
+	checks = append(checks, examineCreateOS(ctx, cfg, log)...)
 	return append(checks, examineNATS(ctx, cfg, log)...), nil
+}
+
+// examineCreateOS makes a remote sandbox, runs a program in it and destroys it, where a
+// profile would have one.
+func examineCreateOS(ctx context.Context, cfg *config.Config, log zerolog.Logger) []Check {
+	remote := func(p config.Profile) bool { return p.Provider == providerCreateOS }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(cfg.Profiles)), remote) {
+		return nil
+	}
+	c := Check{Name: providerCreateOS, Needed: true}
+	provider, err := openCreateOS(ctx, cfg, log)
+	if err == nil {
+		err = errors.Join(provider.Probe(ctx), provider.Close())
+	}
+	if err != nil {
+		c.Detail = err.Error()
+		return []Check{c}
+	}
+	c.OK, c.Detail = true, "a sandbox was made, a program ran in it, and it is gone"
+	return []Check{c}
 }
 
 // examineHost makes a local provider with its state in dir, and probes it.

@@ -75,7 +75,11 @@ func (s *sandboxes) open(ctx context.Context, name string, cfg *config.Config, i
 	case providerLocal:
 		return s.openLocal(ctx, cfg, inst, log)
 	case providerCreateOS:
-		return openCreateOS(ctx, cfg, log)
+		p, err := openCreateOS(ctx, cfg, log)
+		if err != nil {
+			return nil, err // not a nil pointer in an interface
+		}
+		return p, nil
 	default:
 		return nil, fmt.Errorf("there is no provider %q", name)
 	}
