@@ -135,6 +135,9 @@ func (s *story) publish() {
 	id := fmt.Sprintf("j%d", s.jobs)
 	tenant := []string{"a", "b"}[s.pick("tenant", 2)]
 	r := &wire.Request{V: wire.Version, Env: map[string]string{"JOB": id, "TENANT": tenant}, Argv: s.program()}
+	if s.pick("long", 12) == 0 { // longer than a claim lives without a renewal
+		r.Argv, r.Limits.WallMS = []string{"fake", "print:hello", "sleep:30s"}, new(int64(40_000))
+	}
 	if s.pick("profile", 3) == 0 {
 		r.Profile = "once"
 	}
@@ -210,7 +213,7 @@ func (s *story) event() {
 	case 9:
 		s.vanish()
 	case 10:
-		s.cancel(w)
+		s.cancel()
 	case 11:
 		s.hold(long / 2)
 	}
@@ -314,18 +317,25 @@ func (s *story) vanish() {
 	}
 }
 
-// cancel cancels a job that runs, as its publisher.
-func (s *story) cancel(w *worker) {
-	w.consumer.mu.Lock()
-	defer w.consumer.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(w.consumer.attempts)) {
-		if a := w.consumer.attempts[id]; w.answers() {
-			s.count("cancelled")
-			s.tell("publisher", "cancels %s", id)
-			a.cut(run.ErrCancelled)
+// cancel cancels a job that runs somewhere, as its publisher.
+func (s *story) cancel() {
+	for _, plan := range s.plans {
+		if w := s.workers[plan.name]; w.answers() && s.cancelAt(w.consumer) {
 			return
 		}
 	}
+}
+
+func (s *story) cancelAt(c *consumer) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(c.attempts)) {
+		s.count("cancelled")
+		s.tell("publisher", "cancels %s", id)
+		c.attempts[id].cut(run.ErrCancelled)
+		return true
+	}
+	return false
 }
 
 // hold lets an operator hold a quarantined lease for a while.

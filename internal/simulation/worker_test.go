@@ -140,8 +140,10 @@ func offer(p profilePlan, v *provider) executor.Profile {
 		reuse = wire.ReuseTenant
 	}
 	limits := wire.Limits{WallMS: new(int64(5000)), GraceMS: new(int64(500)), OutputBytes: new(int64(256 << 10))}
+	most := limits
+	most.WallMS = new(int64(60_000))
 	return executor.Profile{
-		Profile:      wire.Profile{Name: p.name, Provider: p.provider, Reuse: reuse, Default: limits, Max: limits},
+		Profile:      wire.Profile{Name: p.name, Provider: p.provider, Reuse: reuse, Default: limits, Max: most},
 		Capabilities: v.Capabilities(),
 	}
 }
