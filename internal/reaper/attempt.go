@@ -55,7 +55,7 @@ func (s *source) judge(base, ctx context.Context, t task) verdict {
 	if rec.Provider != provider || rec.Host != host || rec.Lease != lease {
 		return s.bad(t, stored.Seq, fmt.Errorf("quarantine %s: the record is of %s on %s, lease %s", t.subject, rec.Provider, rec.Host, rec.Lease))
 	}
-	s.r.book.read(t.subject, rec)
+	s.r.book.read(t.subject, stored)
 	switch rec.State {
 	case wire.Gone:
 		s.ended(t.subject, rec)
@@ -97,7 +97,7 @@ func (s *source) reap(base, ctx context.Context, t task, stored *bus.StoredQuara
 		return verdict{again: jitter(s.r.cfg.MaxBackoff)}
 	}
 	attempt := s.r.book.attempt(t.subject, t.deliveries())
-	proof, err := s.destroy(base, ctx, provider, stored)
+	proof, err := s.destroy(base, ctx, provider, t.subject, stored)
 	if err == nil {
 		return s.resolve(ctx, t, stored, proof, attempt)
 	}
@@ -116,7 +116,7 @@ func (s *source) reap(base, ctx context.Context, t task, stored *bus.StoredQuara
 }
 
 // destroy ends the sandbox, and returns the proof once a second look agrees.
-func (s *source) destroy(base, ctx context.Context, provider sandbox.Provider, stored *bus.StoredQuarantine) (sandbox.Proof, error) {
+func (s *source) destroy(base, ctx context.Context, provider sandbox.Provider, subject string, stored *bus.StoredQuarantine) (sandbox.Proof, error) {
 	rec := stored.Record
 	handle := sandbox.Handle{Provider: rec.Provider, Lease: rec.Lease, Host: rec.Host, Detail: rec.Handle}
 	proof, err := proveGone(ctx, provider, handle)
@@ -124,7 +124,7 @@ func (s *source) destroy(base, ctx context.Context, provider sandbox.Provider, s
 		return sandbox.Proof{}, err
 	}
 	if notFoundOnly(proof) && provider.Capabilities().OutlivesWorker && neverConfirmed(rec) &&
-		time.Since(stored.Time) < s.r.cfg.CreateDeadline {
+		s.r.book.stands(subject, stored.Seq) < s.r.cfg.CreateDeadline {
 		return sandbox.Proof{}, errMayYetAppear
 	}
 	found, err := s.looker.look(base, ctx)

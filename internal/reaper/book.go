@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
@@ -60,11 +61,13 @@ type book struct {
 }
 
 type entry struct {
-	source   *source
-	lease    string
-	state    wire.QuarantineState // empty for a bad record
-	reason   wire.QuarantineReason
-	seen     time.Time
+	source *source
+	lease  string
+	state  wire.QuarantineState // empty for a bad record
+	reason wire.QuarantineReason
+	seen   time.Time
+	// stood is since when this reaper knows the record as it stands, by seq.
+	stood    sighting
 	attempts int
 	err      string
 	// next is when the next delivery is due.
@@ -110,16 +113,29 @@ func (b *book) end(subject string, next time.Time) {
 }
 
 // read notes what the record says.
-func (b *book) read(subject string, rec wire.Quarantine) {
+func (b *book) read(subject string, stored *bus.StoredQuarantine) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.entries[subject]; e != nil {
-		e.read(rec)
+		e.read(stored)
 	}
 }
 
-func (e *entry) read(rec wire.Quarantine) {
+func (e *entry) read(stored *bus.StoredQuarantine) {
+	rec := stored.Record
 	e.state, e.reason, e.seen, e.badSeq = rec.State, rec.Reason, rec.FirstSeen, 0
+	e.stood = e.stood.at(stored.Seq)
+}
+
+// stands is how long this reaper has known the record as it is, by its monotonic
+// clock: the wall clocks of two machines, or of one that is set, say less.
+func (b *book) stands(subject string, seq uint64) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.entries[subject]; e != nil && e.stood.seq == seq {
+		return time.Since(e.stood.since)
+	}
+	return 0
 }
 
 // attempt counts a try and returns its number, at least what the server says.
@@ -175,16 +191,16 @@ func (b *book) destroyed() {
 // sighted notes an unfinished record of a listing, and says whether a delivery
 // of it is overdue by more than late. One that is new here gets grace first:
 // another reaper may be at it.
-func (b *book) sighted(s *source, subject string, rec wire.Quarantine, grace, late time.Duration) bool {
+func (b *book) sighted(s *source, subject string, stored *bus.StoredQuarantine, grace, late time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now()
+	now, rec := time.Now(), stored.Record
 	e, known := b.entries[subject]
 	if !known {
 		e = b.entry(s, subject, rec.Lease)
 		e.next = now.Add(grace)
 	}
-	e.read(rec)
+	e.read(stored)
 	return !e.working && rec.State == wire.InQuarantine && now.Sub(e.next) > late
 }
 

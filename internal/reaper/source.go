@@ -196,7 +196,7 @@ func (s *source) list(ctx context.Context) error {
 		case wire.Gone:
 			s.ended(subject, rec)
 		case wire.InQuarantine, wire.OnHold:
-			if !s.r.book.sighted(s, subject, rec, s.r.cfg.MaxBackoff, s.r.cfg.Overdue) {
+			if !s.r.book.sighted(s, subject, &records[i], s.r.cfg.MaxBackoff, s.r.cfg.Overdue) {
 				continue
 			}
 			if err := s.lanes.enter(ctx); err != nil {

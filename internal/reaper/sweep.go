@@ -23,12 +23,14 @@ type sweeper struct {
 	*source
 
 	// epochs has, for each worker that is said to live, the record that was seen
-	// last and since when it has stood there; absent since when an owner has been
+	// last and since when it has stood there, intents the same for each entry that
+	// waits for its sandbox; absent since when an owner has been
 	// without a record, strays since when a sandbox has been without an owner. All
 	// by this process's monotonic clock: another one's says nothing.
-	epochs map[string]sighting
-	absent map[owner]time.Time
-	strays map[string]stray
+	epochs  map[string]sighting
+	intents map[string]sighting
+	absent  map[owner]time.Time
+	strays  map[string]stray
 }
 
 // stray is a sandbox without an owner; gone says that the books called it destroyed
@@ -41,9 +43,18 @@ type stray struct {
 	settled bool
 }
 
+// sighting is which record was seen, and since when it has stood.
 type sighting struct {
 	seq   uint64
 	since time.Time
+}
+
+// at is the sighting of what is at seq now: an older one where it has stood since.
+func (s sighting) at(seq uint64) sighting {
+	if s.seq == seq {
+		return s
+	}
+	return sighting{seq, time.Now()}
 }
 
 // owner is one start of one worker.
@@ -113,7 +124,7 @@ func (w *sweeper) owners(ctx context.Context, entries []bus.StoredLease, moves *
 		return fmt.Errorf("epochs: %w", err)
 	}
 	living := w.observe(ctx, epochs)
-	missing := map[owner]time.Time{}
+	missing, intents := map[owner]time.Time{}, map[string]sighting{}
 	var faults []error
 	for i := range entries {
 		rec := &entries[i].Record
@@ -130,14 +141,18 @@ func (w *sweeper) owners(ctx context.Context, entries []bus.StoredLease, moves *
 			faults = append(faults, w.move(ctx, moves, entries[i], wire.QuarantineOwnerGone,
 				wire.Message("its worker %s is gone, the lease was %s", rec.Worker, rec.State)))
 		case fateAlive:
-			if age := time.Since(entries[i].Time); rec.State == wire.LeaseIntent && age > w.r.cfg.CreateDeadline {
+			if rec.State != wire.LeaseIntent {
+				continue
+			}
+			intents[rec.Lease] = w.intents[rec.Lease].at(entries[i].Seq)
+			if age := time.Since(intents[rec.Lease].since); age > w.r.cfg.CreateDeadline {
 				faults = append(faults, w.move(ctx, moves, entries[i], wire.QuarantineStaleIntent,
 					wire.Message("worker %s has not confirmed it within %s", rec.Worker, age.Round(time.Second))))
 			}
 		case fateUnknown:
 		}
 	}
-	w.absent = missing
+	w.absent, w.intents = missing, intents
 	return errors.Join(faults...)
 }
 
@@ -145,17 +160,13 @@ func (w *sweeper) owners(ctx context.Context, entries []bus.StoredLease, moves *
 // epoch that was not renewed for its lapse is ended, against the sequence at which it
 // stood still: its worker, if it comes back, finds that it has lost it.
 func (w *sweeper) observe(ctx context.Context, epochs []bus.StoredEpoch) map[string]bus.StoredEpoch {
-	now := time.Now()
 	living := make(map[string]bus.StoredEpoch, len(epochs))
 	seen := make(map[string]sighting, len(epochs))
 	for _, e := range epochs {
 		if e.Record.State == wire.EpochAlive {
-			was, known := w.epochs[e.Record.Worker]
-			if !known || was.seq != e.Seq {
-				was = sighting{e.Seq, now}
-			}
+			was := w.epochs[e.Record.Worker].at(e.Seq)
 			seen[e.Record.Worker] = was
-			if now.Sub(was.since) > e.Record.Lapse() && w.end(ctx, e) {
+			if time.Since(was.since) > e.Record.Lapse() && w.end(ctx, e) {
 				e.Record.State = wire.EpochEnded
 			}
 		}

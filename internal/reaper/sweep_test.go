@@ -165,6 +165,55 @@ func TestStaleIntents(t *testing.T) {
 	r.stop()
 }
 
+// wrongClock are books whose server's clock is far from the reaper's.
+type wrongClock struct {
+	reaper.Books
+	by time.Duration
+}
+
+func (w wrongClock) Leases(ctx context.Context, provider string) ([]bus.StoredLease, error) {
+	list, err := w.Books.Leases(ctx, provider)
+	for i := range list {
+		list[i].Time = list[i].Time.Add(w.by)
+	}
+	return list, err
+}
+
+func (w wrongClock) Quarantined(ctx context.Context, provider, host, lease string) (*bus.StoredQuarantine, error) {
+	stored, err := w.Books.Quarantined(ctx, provider, host, lease)
+	if stored != nil {
+		stored.Time = stored.Time.Add(w.by)
+	}
+	return stored, err
+}
+
+// Clocks that differ, or are set, neither shorten nor stretch the time in which a
+// sandbox may still appear.
+func TestWallClocksDecideNothing(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]time.Duration{"the reaper's is ahead": -time.Hour, "the reaper's is behind": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := setup(t)
+			e.epoch("lives", "a", long)
+			e.entry("making", "lives", "a", wire.LeaseIntent)
+			rec := record("late")
+			rec.Reason = wire.QuarantineAmbiguousMake
+			require.NoError(t, e.bus.Quarantines().Put(e.ctx(), rec))
+			cfg := sweeping()
+			cfg.CreateDeadline = 3 * time.Second
+			begun := time.Now()
+			r := e.startBooks(wrongClock{reaper.OnBus(e.bus, 0), by}, map[string]sandbox.Provider{"fake": e.provider()}, cfg)
+			for _, lease := range []string{"late", "making"} {
+				require.Contains(t, evidenceKinds(e.destroyed(lease)), "not_found")
+				require.GreaterOrEqual(t, time.Since(begun), cfg.CreateDeadline)
+			}
+			require.GreaterOrEqual(t, time.Since(begun), 2*cfg.CreateDeadline, "an intent has to become stale first")
+			r.stop()
+		})
+	}
+}
+
 func TestStraysAreSweptAfterTwoLooks(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
