@@ -151,8 +151,23 @@ func tryMemory(ctx context.Context, box sandbox.Sandbox) error {
 	return err
 }
 
+// shareTries bounds how often a busy loop may be seen to use more than its share. Where
+// others want the processors, too, or a virtual machine's are taken away, the kernel holds
+// it back late; where nothing holds it back, it is so every time.
+const shareTries = 3
+
 // tryCPUShare sees a busy loop held back.
-func tryCPUShare(ctx context.Context, box sandbox.Sandbox) error {
+func tryCPUShare(ctx context.Context, box sandbox.Sandbox) (err error) {
+	for range shareTries {
+		if err = measureShare(ctx, box); err == nil {
+			break
+		}
+	}
+	return err
+}
+
+// measureShare compares what a busy loop uses with its share.
+func measureShare(ctx context.Context, box sandbox.Sandbox) error {
 	const (
 		percent = 10
 		busy    = 150 * time.Millisecond
