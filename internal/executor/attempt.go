@@ -162,6 +162,9 @@ func (at *attempt) notOpened(ctx context.Context, process sandbox.Run, err error
 		at.verdict.Doubt = leasepool.QuarantineAmbiguousStart
 		at.verdict.Message = err.Error()
 		r.Outcome, r.Reason, r.StartState = wire.Lost, wire.ReasonAmbiguous, wire.StartMaybe
+		// Whatever it wrote was not taken: output follows the started event.
+		r.Output.Truncated = true
+		r.Output.Unread = &wire.Unread{First: 1, Reason: "nobody knows whether the program was started: its output was not read"}
 	case ctx.Err() != nil:
 		return at.endedBeforeStart(ctx, r)
 	default:

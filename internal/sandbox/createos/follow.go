@@ -60,7 +60,7 @@ func (r *run) follow(nonce string) {
 			return
 		}
 		f.conclude(ctx, f.read(ctx))
-		if f.struck() {
+		if f.struck() && !f.fell(ctx) {
 			r.box.p.spawn(r.suspect)
 		}
 	})
@@ -72,6 +72,31 @@ func (r *run) struck() bool {
 	defer r.mu.Unlock()
 	killed := r.end.Exit != nil && r.end.Exit.Signal == int(unix.SIGKILL)
 	return !r.asked && !r.faulty && (killed || errors.Is(r.cause, errProcessGone))
+}
+
+// fell looks, now and a moment later, whether the sandbox goes with a program that was
+// killed: then that is no end of the program's own.
+func (f *follower) fell(ctx context.Context) bool {
+	for look := range 2 {
+		if look > 0 && sleep(ctx, f.box.p.cfg.Poll) != nil {
+			return false
+		}
+		v, err := f.box.there(ctx)
+		if err == nil && v.Status != statusDestroying || err != nil && kindOf(err) != sandbox.Gone {
+			continue
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.asked {
+			return true // it is our own doing
+		}
+		f.end.Exit, f.end.EndedAt = nil, time.Time{}
+		if f.cause == nil {
+			f.cause = gone(errSandboxLost)
+		}
+		return true
+	}
+	return false
 }
 
 // suspect looks a few times whether the sandbox is there: one that dies takes its

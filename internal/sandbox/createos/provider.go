@@ -381,7 +381,9 @@ func (p *Provider) destroy(ctx context.Context, id string) ([]sandbox.Evidence, 
 			switch {
 			case statusOf(err) == http.StatusNotFound:
 				return notFound(), nil
-			case err != nil && statusOf(err) != http.StatusConflict: // another transition goes on
+			case statusOf(err) == http.StatusConflict || statusOf(err) == http.StatusGone:
+				// Another transition goes on; or it is said to be gone, which the look shows.
+			case err != nil:
 				return nil, err
 			}
 		}
