@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,15 @@ type stack struct {
 	config string
 	// env is added to the environment of services.
 	env []string
+	// queue is where jobs go; "" is the default one.
+	queue string
+}
+
+// into is the same stack, whose jobs go into another queue.
+func (s *stack) into(queue string) *stack {
+	sub := *s
+	sub.queue = queue
+	return &sub
 }
 
 // patience bounds every wait of these tests: far above what a loaded machine
@@ -241,7 +251,7 @@ func (s *stack) publish(id string, body []byte, headers nats.Header) *followed {
 	sub, err := s.nc.SubscribeSync(inbox)
 	require.NoError(s.t, err)
 	require.NoError(s.t, sub.SetPendingLimits(-1, -1))
-	msg := nats.NewMsg("exec.job.default.default." + id)
+	msg := nats.NewMsg("exec.job.default." + cmp.Or(s.queue, "default") + "." + id)
 	msg.Data = body
 	maps.Copy(msg.Header, headers)
 	if _, ok := msg.Header[wire.HeaderReplyTo]; !ok {
