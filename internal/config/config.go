@@ -85,7 +85,10 @@ type CreateOS struct {
 	Key, KeyFile, EnvKey  string
 	Account, NamePrefix   string
 	Shape, Rootfs, Region string
-	Egress                []string
+	Egress, Temporary     []string
+	Workspace             string
+	DiskBytes             int64
+	PauseIdle             bool
 	AutoPause, Pace       time.Duration
 	Timeout               time.Duration
 	// Bounds of single calls and waits, as the provider's page says.
@@ -247,7 +250,7 @@ func defaults(src Sources) *Config {
 		EpochBound:      time.Minute,
 		CreateDeadline:  10 * time.Minute,
 		SweepInterval:   time.Minute,
-		CreateOS:        CreateOS{Egress: []string{}},
+		CreateOS:        CreateOS{Egress: []string{}, Temporary: []string{}},
 		Require:         []string{RequireNamespaces, RequireMemory, RequireCPU, RequirePids},
 	}
 	if src.Dev {

@@ -311,7 +311,7 @@ profiles:
 	})
 	require.NoError(t, err)
 	require.Equal(t, config.CreateOS{
-		Shape: "s-1vcpu-1gb", Key: "hush", EnvKey: "env", Egress: []string{"example.org"}, Pace: 50 * time.Millisecond,
+		Shape: "s-1vcpu-1gb", Key: "hush", EnvKey: "env", Egress: []string{"example.org"}, Temporary: []string{}, Pace: 50 * time.Millisecond,
 	}, c.CreateOS)
 	cloud := c.Profiles["cloud"]
 	require.Equal(t, []any{"python", "s-2vcpu-4gb", "never", 0}, []any{cloud.Root, cloud.Shape, cloud.Reuse, cloud.Warm})

@@ -120,6 +120,10 @@ func createOSSettings() []setting {
 		text("rootfs", func(c *CreateOS) *string { return &c.Rootfs }),
 		text("region", func(c *CreateOS) *string { return &c.Region }),
 		words("createos_egress", func(c *Config) *[]string { return &c.CreateOS.Egress }, free),
+		size("createos_disk_bytes", func(c *Config) *int64 { return &c.CreateOS.DiskBytes }),
+		text("workspace", func(c *CreateOS) *string { return &c.Workspace }),
+		words("createos_temporary", func(c *Config) *[]string { return &c.CreateOS.Temporary }, free),
+		boolean("createos_pause_idle", func(c *Config) *bool { return &c.CreateOS.PauseIdle }),
 		span("auto_pause", func(c *CreateOS) *time.Duration { return &c.AutoPause }),
 		span("pace", func(c *CreateOS) *time.Duration { return &c.Pace }),
 		span("timeout", func(c *CreateOS) *time.Duration { return &c.Timeout }),
@@ -214,6 +218,13 @@ func duration(key string, at func(*Config) *time.Duration, least, most time.Dura
 		*at(c) = d
 		return nil
 	}, func(c *Config) string { return FormatDuration(*at(c)) })
+}
+
+func size(key string, at func(*Config) *int64) setting {
+	return single(key, func(c *Config, word string) (err error) {
+		*at(c), err = ParseSize(word)
+		return err
+	}, func(c *Config) string { return FormatSize(*at(c)) })
 }
 
 func words(key string, at func(*Config) *[]string, check func(string) error) setting {

@@ -20,7 +20,8 @@ func openCreateOS(ctx context.Context, cfg *config.Config, log zerolog.Logger) (
 	c := cfg.CreateOS
 	settings := createos.Config{
 		Name: providerCreateOS, APIURL: c.URL, APIKey: createos.Secret(c.Key), APIKeyFile: c.KeyFile, EnvAPIKey: createos.Secret(c.EnvKey),
-		Account: c.Account, NamePrefix: c.NamePrefix, Shape: c.Shape, Rootfs: c.Rootfs, Region: c.Region, Egress: c.Egress,
+		Account: c.Account, NamePrefix: c.NamePrefix, Shape: c.Shape, Rootfs: c.Rootfs, Region: c.Region, Egress: c.Egress, DiskBytes: c.DiskBytes,
+		Workspace: c.Workspace, Temporary: c.Temporary, PauseIdle: c.PauseIdle,
 		AutoPause: c.AutoPause, Pace: c.Pace, Timeout: c.Timeout,
 		RequestTimeout: c.RequestTimeout, CleanupTimeout: c.CleanupTimeout, GateTimeout: c.GateTimeout, IdleTimeout: c.IdleTimeout,
 		Poll: c.Poll, SecondLook: c.SecondLook, Reconnects: c.Reconnects, ReconnectDelay: c.ReconnectDelay, Log: log,
