@@ -313,8 +313,9 @@ func (b *Bus) streamInfo(ctx context.Context, stream string) (*streamInfo, error
 	return info, nil
 }
 
-// subjectList lists the subjects of stream that match filter, at most limit.
-func (b *Bus) subjectList(ctx context.Context, stream, filter string, limit int) (subjects []string, truncated bool, err error) {
+// subjectList lists the subjects of stream that match filter, at most limit of those
+// that but (may be nil) does not leave out.
+func (b *Bus) subjectList(ctx context.Context, stream, filter string, but func(string) bool, limit int) (subjects []string, truncated bool, err error) {
 	offset := 0
 	for {
 		info := &streamInfo{}
@@ -326,6 +327,9 @@ func (b *Bus) subjectList(ctx context.Context, stream, filter string, limit int)
 			return nil, false, err
 		}
 		for s := range info.State.Subjects {
+			if but != nil && but(s) {
+				continue
+			}
 			if len(subjects) == limit {
 				return subjects, true, nil
 			}

@@ -140,7 +140,7 @@ func (b *Bus) inspectOthers(ctx context.Context, plan StreamPlan, messages uint6
 
 // uncovered names the queues whose messages no filter takes.
 func (b *Bus) uncovered(ctx context.Context, stream string, taken []string) []Finding {
-	subjects, _, err := b.subjectList(ctx, stream, b.subjects.AllJobs(), uncoveredSample)
+	subjects, _, err := b.subjectList(ctx, stream, b.subjects.AllJobs(), nil, uncoveredSample)
 	if err != nil {
 		return nil // the listing is a service; what it would name is visible in the queue's metrics too
 	}

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
-// FinishedEntryTTL is how long the entry of a lease that is gone is kept, at most as
-// long as results are: far longer than any call to make its sandbox may still be on its
+// FinishedEntryTTL is how long the entry of a lease that is gone, and the epoch of a
+// worker that has ended, are kept, at most as long as results are: far longer than any call to make its sandbox may still be on its
 // way, and short, because whoever looks for sandboxes without an owner reads all of
 // them.
 const FinishedEntryTTL = 2 * time.Hour
@@ -21,7 +22,7 @@ const FinishedEntryTTL = 2 * time.Hour
 // change together.
 //
 // What has ended, an entry as destroyed and an epoch as ended, is kept for a while
-// (FinishedEntryTTL, the result retention) and then gone, and an entry that is gone
+// (FinishedEntryTTL) and then gone, and an entry that is gone
 // cannot be told from one that never was. That is safe, because lease ids are never
 // used again: who still holds the sequence of such an entry meets ErrConflict, and a
 // sandbox of such a lease that an inventory shows is one that nobody owns, which goes
@@ -149,11 +150,22 @@ func (l *Ledger) storedLease(m *message) (*StoredLease, error) {
 // the inventory first, then the list, and asks Get about each that the list does
 // not have. Only ErrNoRecord says that there is no entry.
 func (l *Ledger) List(ctx context.Context, provider string) ([]StoredLease, error) {
+	return l.ListBut(ctx, provider, nil)
+}
+
+// ListBut is List without the leases that but says, which are not read and do not
+// count in the bounds. Whoever lists again and again leaves out those that it has
+// seen finished: there may be far more of them than of others.
+func (l *Ledger) ListBut(ctx context.Context, provider string, but func(lease string) bool) ([]StoredLease, error) {
 	filter := l.bus.subjects.ProviderLeases(provider)
 	if filter == "" {
 		return nil, fmt.Errorf("leases of %q: not a valid token", provider)
 	}
-	return l.leases(filter, l.storedLease).listAll(ctx, l.bus)
+	list := l.leases(filter, l.storedLease)
+	if but != nil {
+		list.but = func(subject string) bool { return but(subject[strings.LastIndexByte(subject, '.')+1:]) }
+	}
+	return list.listAll(ctx, l.bus)
 }
 
 // ListAll is List for all providers. The workers' epochs count in its bound.
@@ -318,8 +330,8 @@ func (l *Ledger) planResolve(ctx context.Context, q wire.Quarantine, expect uint
 // replaces; expect 0 creates the first. A renewal counts Renewals up, so that no
 // two are alike. ErrConflict means that another holder of this worker's id wrote
 // meanwhile, or that an observer ended the epoch: whoever renews has lost it. An
-// ended epoch is kept for the result retention, one that is alive for ever: who
-// has found it lapsed and has moved its leases writes it ended, by sequence.
+// ended epoch is kept for FinishedEntryTTL, one that is alive for ever: who
+// has found it lapsed writes it ended, by sequence.
 // Errors as Intend's.
 func (l *Ledger) PutEpoch(ctx context.Context, rec wire.EpochRecord, expect uint64) (uint64, error) {
 	data, err := wire.EncodeEpoch(&rec)
@@ -328,7 +340,7 @@ func (l *Ledger) PutEpoch(ctx context.Context, rec wire.EpochRecord, expect uint
 	}
 	w := write{subject: l.bus.subjects.Epoch(rec.Worker), stream: l.bus.streams.Ledger, data: data, expect: &expect}
 	if rec.State == wire.EpochEnded {
-		w.ttl = l.bus.retention
+		w.ttl = min(l.bus.retention, FinishedEntryTTL)
 	}
 	return l.bus.cas(ctx, w, func(m *message) bool { return bytes.Equal(m.Data, data) })
 }

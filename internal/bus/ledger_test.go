@@ -1003,7 +1003,7 @@ func TestLedgerEpochs(t *testing.T) {
 	ended.State = wire.EpochEnded
 	last, err := other.Ledger().PutEpoch(ctx, ended, taken)
 	require.NoError(t, err)
-	require.Equal(t, "168h0m0s", l.ttl("exec.lease._worker.w1"))
+	require.Equal(t, bus.FinishedEntryTTL.String(), l.ttl("exec.lease._worker.w1"))
 	_, err = l.PutEpoch(ctx, epoch("w1", "e3"), last)
 	require.NoError(t, err, "the next start goes on from the end of the last")
 	require.Empty(t, l.ttl("exec.lease._worker.w1"))
@@ -1101,4 +1101,22 @@ func TestLedgerWaitsForRoomForABatch(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Quarantine(deadline(t), entry, doubted(entry.Record)))
 	require.Equal(t, wire.LeaseQuarantined, l.entry("l1").Record.State)
+}
+
+// What is left out of a list is not read, whatever stands there.
+func TestLedgerListBut(t *testing.T) {
+	t.Parallel()
+	_, b := setup(t)
+	ctx, l := deadline(t), bookOf(t, b)
+	for _, lease := range []string{"a", "b", "c"} {
+		_, err := l.Intend(ctx, intent(lease))
+		require.NoError(t, err)
+	}
+	list, err := l.ListBut(ctx, "remote", func(lease string) bool { return lease == "b" })
+	require.NoError(t, err)
+	var leases []string
+	for _, entry := range list {
+		leases = append(leases, entry.Record.Lease)
+	}
+	require.Equal(t, []string{"a", "c"}, leases)
 }

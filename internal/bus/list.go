@@ -30,6 +30,8 @@ const (
 // filter.
 type listing[T any] struct {
 	stream, filter string
+	// but are subjects that are left out, unread; nil for none.
+	but func(subject string) bool
 	// decode reads a record; nil leaves it out.
 	decode func(*message) (*T, error)
 	// seq is a record's stream sequence, by which they are sorted.
@@ -46,7 +48,7 @@ type listBound struct {
 // disappears in between is left out; what cannot be read is an error beside the
 // others.
 func (l listing[T]) records(ctx context.Context, b *Bus, bound listBound) ([]T, error) {
-	subjects, truncated, err := b.subjectList(ctx, l.stream, l.filter, bound.records)
+	subjects, truncated, err := b.subjectList(ctx, l.stream, l.filter, l.but, bound.records)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", l.filter, err)
 	}

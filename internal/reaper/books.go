@@ -3,6 +3,8 @@ package reaper
 import (
 	"context"
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/sallyport/sallyport/internal/bus"
@@ -60,7 +62,7 @@ type Queue interface {
 // after ackWait (1 s or more; 0: a minute), which all reapers of a provider and
 // host should agree about.
 func OnBus(b *bus.Bus, ackWait time.Duration) Books {
-	return onBus{Ledger: b.Ledger(), bus: b, records: b.Quarantines(), ackWait: ackWait}
+	return &onBus{Ledger: b.Ledger(), bus: b, records: b.Quarantines(), ackWait: ackWait, finished: map[string]finished{}}
 }
 
 type onBus struct {
@@ -69,9 +71,23 @@ type onBus struct {
 	bus     *bus.Bus
 	records *bus.Quarantines
 	ackWait time.Duration
+
+	mu sync.Mutex
+	// finished are entries that were read as destroyed, by lease: none of them is ever
+	// owned again. So a busy fleet's many are read once each, and how long a listing
+	// takes, and whether it is within its bounds, depends on what is new.
+	finished map[string]finished
 }
 
-func (o onBus) Queue(ctx context.Context, provider, host string) (Queue, error) {
+// finished is what is kept of a finished entry, and until when: by then the server
+// has dropped it, as a rule.
+type finished struct {
+	provider, host string
+	seq            uint64
+	until          time.Time
+}
+
+func (o *onBus) Queue(ctx context.Context, provider, host string) (Queue, error) {
 	q, err := o.bus.EnsureReaper(ctx, provider, host, o.ackWait)
 	if err != nil {
 		return nil, err // not a nil pointer in an interface
@@ -79,29 +95,51 @@ func (o onBus) Queue(ctx context.Context, provider, host string) (Queue, error) 
 	return q, nil
 }
 
-func (o onBus) Quarantined(ctx context.Context, provider, host, lease string) (*bus.StoredQuarantine, error) {
+func (o *onBus) Quarantined(ctx context.Context, provider, host, lease string) (*bus.StoredQuarantine, error) {
 	return o.records.Get(ctx, provider, host, lease)
 }
 
-func (o onBus) QuarantinedOn(ctx context.Context, provider, host string) ([]bus.StoredQuarantine, error) {
+func (o *onBus) QuarantinedOn(ctx context.Context, provider, host string) ([]bus.StoredQuarantine, error) {
 	return o.records.ListHost(ctx, provider, host)
 }
 
-func (o onBus) Update(ctx context.Context, rec wire.Quarantine, expect uint64) (uint64, error) {
+func (o *onBus) Update(ctx context.Context, rec wire.Quarantine, expect uint64) (uint64, error) {
 	return o.records.Update(ctx, rec, expect)
 }
 
-func (o onBus) Lease(ctx context.Context, provider, lease string) (*bus.StoredLease, error) {
+func (o *onBus) Lease(ctx context.Context, provider, lease string) (*bus.StoredLease, error) {
 	return o.Get(ctx, provider, lease)
 }
 
-func (o onBus) Leases(ctx context.Context, provider string) ([]bus.StoredLease, error) {
-	return o.List(ctx, provider)
+// Leases implements Books. A finished entry that was read before comes as it was
+// then, with its names, state and sequence alone.
+func (o *onBus) Leases(ctx context.Context, provider string) ([]bus.StoredLease, error) {
+	var known []bus.StoredLease
+	list, err := o.ListBut(ctx, provider, func(lease string) bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		f, ended := o.finished[lease]
+		if ended = ended && f.provider == provider; ended {
+			rec := wire.LeaseRecord{V: wire.Version, State: wire.LeaseDestroyed, Lease: lease, Provider: f.provider, Host: f.host}
+			known = append(known, bus.StoredLease{Record: rec, Seq: f.seq})
+		}
+		return ended
+	})
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.finished, func(_ string, f finished) bool { return now.After(f.until) })
+	for i := range list {
+		if rec := &list[i].Record; rec.State == wire.LeaseDestroyed {
+			o.finished[rec.Lease] = finished{rec.Provider, rec.Host, list[i].Seq, now.Add(bus.FinishedEntryTTL)}
+		}
+	}
+	return append(known, list...), err
 }
 
 // Unowned implements Books. Where the record is written between the two calls, it
 // is somebody else's, who knows as much as we do.
-func (o onBus) Unowned(ctx context.Context, q wire.Quarantine) error {
+func (o *onBus) Unowned(ctx context.Context, q wire.Quarantine) error {
 	if q.Reason != wire.QuarantineReappeared {
 		return o.records.Put(ctx, q)
 	}
@@ -118,4 +156,4 @@ func (o onBus) Unowned(ctx context.Context, q wire.Quarantine) error {
 	return err
 }
 
-func (o onBus) Subjects() wire.Subjects { return o.bus.Subjects() }
+func (o *onBus) Subjects() wire.Subjects { return o.bus.Subjects() }

@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/reaper"
+	"github.com/sallyport/sallyport/internal/wire"
 )
 
 // Many leases in quarantine, a few of which never die: the others go at the
@@ -78,4 +81,52 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// A fleet that makes and ends many sandboxes leaves more finished entries than one
+// listing reads. The sweeps read each of them once, and are complete again soon.
+func TestFinishedEntriesDoNotStopSweeps(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	many := 500
+	if os.Getenv("SALLYPORT_SOAK") != "" {
+		many += bus.MaxList
+	}
+	var acks []jetstream.PubAckFuture
+	now := time.Now().UTC()
+	for i := range many {
+		rec := wire.LeaseRecord{
+			State: wire.LeaseDestroyed, Lease: fmt.Sprintf("finished-%d", i), Provider: "fake", Host: host, Profile: "default",
+			Worker: "busy", Epoch: "a", Intended: now, DestroyedAt: &now, Evidence: []wire.Evidence{{Kind: "tree_exited", Detail: "x"}},
+		}
+		data, err := wire.EncodeLease(&rec)
+		require.NoError(t, err)
+		ack, err := e.bus.JS().PublishAsync(e.bus.Subjects().Lease("fake", rec.Lease), data)
+		require.NoError(t, err)
+		acks = append(acks, ack)
+	}
+	for _, ack := range acks {
+		select {
+		case <-ack.Ok():
+		case err := <-ack.Err():
+			require.NoError(t, err)
+		}
+	}
+	e.entry("of-the-dead", "dead", "x", wire.LeaseReady)
+	require.NoError(t, e.world.Plant(handle("finished-1")))
+	r := e.start(sweeping())
+	require.Equal(t, wire.QuarantineOwnerGone, e.destroyed("of-the-dead").Reason)
+	require.Equal(t, wire.QuarantineReappeared, e.destroyed("finished-1").Reason, "known as finished, and looked at all the same")
+	sweeps := r.Stats().Sweeps
+	asked := e.varz()
+	e.sweeps(r, 3)
+	require.Less(t, e.varz()-asked, int64(many), "they are read again by %d sweeps", r.Stats().Sweeps-sweeps)
+}
+
+// varz counts what clients have sent to the server.
+func (e *env) varz() int64 {
+	e.Helper()
+	v, err := e.server.Varz(nil)
+	require.NoError(e, err)
+	return v.InMsgs
 }
