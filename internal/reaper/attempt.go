@@ -123,7 +123,7 @@ func (s *source) destroy(base, ctx context.Context, provider sandbox.Provider, s
 	if err != nil {
 		return sandbox.Proof{}, err
 	}
-	if notFoundOnly(proof) && provider.Capabilities().OutlivesWorker && neverConfirmed(rec) &&
+	if proof.Absence() && provider.Capabilities().OutlivesWorker && neverConfirmed(rec) &&
 		s.r.book.stands(subject, stored.Seq) < s.r.cfg.CreateDeadline {
 		return sandbox.Proof{}, errMayYetAppear
 	}
@@ -157,22 +157,6 @@ func proveGone(ctx context.Context, provider sandbox.Provider, handle sandbox.Ha
 		return sandbox.Proof{}, errNoProof
 	}
 	return proof, nil
-}
-
-// notFoundOnly says that the provider merely does not know the sandbox.
-func notFoundOnly(proof sandbox.Proof) bool {
-	for _, e := range proof.Evidence {
-		if e.Kind != sandbox.EvidenceNotFound {
-			return false
-		}
-	}
-	return true
-}
-
-// neverConfirmed says that nobody has seen the sandbox exist, so that its create may
-// still be on its way.
-func neverConfirmed(rec wire.Quarantine) bool {
-	return rec.Reason == wire.QuarantineAmbiguousMake || rec.Reason == wire.QuarantineStaleIntent || len(rec.Handle) == 0
 }
 
 func kinds(proof sandbox.Proof) string {

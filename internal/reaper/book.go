@@ -58,6 +58,9 @@ type book struct {
 	entries map[string]*entry // by subject
 	strays  map[*source]int
 	counts  Stats
+	// finished are the records that ended while a source is listing: what its list
+	// says of them may be older.
+	finished map[*source]map[string]bool
 }
 
 type entry struct {
@@ -78,7 +81,7 @@ type entry struct {
 }
 
 func newBook() *book {
-	return &book{entries: map[string]*entry{}, counts: Stats{Swept: map[wire.QuarantineReason]uint64{}}, strays: map[*source]int{}}
+	return &book{entries: map[string]*entry{}, counts: Stats{Swept: map[wire.QuarantineReason]uint64{}}, strays: map[*source]int{}, finished: map[*source]map[string]bool{}}
 }
 
 func (b *book) entry(s *source, subject, lease string) *entry {
@@ -180,6 +183,16 @@ func (b *book) forget(subject string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.entries, subject)
+	for _, finished := range b.finished {
+		finished[subject] = true
+	}
+}
+
+// listing notes that s begins to read all records.
+func (b *book) listing(s *source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.finished[s] = map[string]bool{}
 }
 
 func (b *book) destroyed() {
@@ -194,6 +207,9 @@ func (b *book) destroyed() {
 func (b *book) sighted(s *source, subject string, stored *bus.StoredQuarantine, grace, late time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.finished[s][subject] {
+		return false
+	}
 	now, rec := time.Now(), stored.Record
 	e, known := b.entries[subject]
 	if !known {
@@ -204,10 +220,14 @@ func (b *book) sighted(s *source, subject string, stored *bus.StoredQuarantine, 
 	return !e.working && rec.State == wire.InQuarantine && now.Sub(e.next) > late
 }
 
-// listed drops what a complete listing of s did not have.
-func (b *book) listed(s *source, begun time.Time, have map[string]bool) {
+// listed ends a listing of s, and where it was complete drops what it did not have.
+func (b *book) listed(s *source, complete bool, begun time.Time, have map[string]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	delete(b.finished, s)
+	if !complete {
+		return
+	}
 	maps.DeleteFunc(b.entries, func(subject string, e *entry) bool {
 		return e.source == s && !have[subject] && !e.working && e.next.Before(begun)
 	})

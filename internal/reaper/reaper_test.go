@@ -368,6 +368,32 @@ func TestListingIsTheNetForLostDeliveries(t *testing.T) {
 	require.WithinDuration(t, time.Now(), r.Stats().Listed, patience)
 }
 
+// slowList are books whose listing comes late.
+type slowList struct {
+	reaper.Books
+	meanwhile func()
+}
+
+func (s slowList) QuarantinedOn(ctx context.Context, provider, host string) ([]bus.StoredQuarantine, error) {
+	list, err := s.Books.QuarantinedOn(ctx, provider, host)
+	s.meanwhile()
+	return list, err
+}
+
+// What ends while the records are listed is not counted as one that is left.
+func TestListingIsOlderThanAnEnd(t *testing.T) {
+	e := setup(t)
+	e.put("lease")
+	listed := make(chan struct{})
+	books := slowList{reaper.OnBus(e.bus, 0), func() { <-listed }}
+	r := e.startBooks(books, map[string]sandbox.Provider{"fake": e.provider()}, quick())
+	e.destroyed("lease")
+	e.acknowledged()
+	close(listed)
+	e.until("listed", func() bool { return !r.Stats().Listed.IsZero() })
+	require.Zero(t, r.Stats().Quarantined)
+}
+
 func TestConfigMistakesAreReportedAtOnce(t *testing.T) {
 	e := setup(t)
 	_, err := reaper.New(reaper.OnBus(e.bus, 0), map[string]sandbox.Provider{"wrong": e.provider()}, zerolog.Nop(), reaper.Config{

@@ -184,10 +184,11 @@ func (s *source) survey(ctx context.Context) {
 }
 
 // list takes stock, and tries those whose delivery is overdue.
-func (s *source) list(ctx context.Context) error {
-	begun := time.Now()
+func (s *source) list(ctx context.Context) (err error) {
+	begun, have := time.Now(), map[string]bool{}
+	s.r.book.listing(s)
+	defer func() { s.r.book.listed(s, err == nil, begun, have) }()
 	records, err := s.r.books.QuarantinedOn(ctx, s.provider, s.host)
-	have := make(map[string]bool, len(records))
 	for i := range records {
 		rec := records[i].Record
 		subject := s.r.books.Subjects().Quarantine(rec.Provider, rec.Host, rec.Lease)
@@ -205,9 +206,6 @@ func (s *source) list(ctx context.Context) error {
 			s.log.Info().Str("lease", rec.Lease).Msg("overdue quarantine record taken from the listing")
 			s.try(ctx, task{subject: subject})
 		}
-	}
-	if err == nil {
-		s.r.book.listed(s, begun, have)
 	}
 	return err
 }
