@@ -217,6 +217,10 @@ func (p *Pool) destroy(ctx context.Context, e *entry) {
 		tries = 1
 	}
 	proof, err := p.tryDestroy(ctx, call, tries, e.profile.bounds.destroy)
+	if err == nil && box == nil && e.profile.ledger && proof.Absence() {
+		// The reaper waits until nothing can come any more.
+		err = errors.New("not found, but the call that may have made it may still go through")
+	}
 	event := sandbox.EventDestroyed
 	if err != nil {
 		event = sandbox.EventDestroyUnproven

@@ -159,6 +159,13 @@ func proveGone(ctx context.Context, provider sandbox.Provider, handle sandbox.Ha
 	return proof, nil
 }
 
+
+// neverConfirmed says that nobody has seen the sandbox exist, so that its create may
+// still be on its way.
+func neverConfirmed(rec wire.Quarantine) bool {
+	return rec.Reason == wire.QuarantineAmbiguousMake || rec.Reason == wire.QuarantineStaleIntent || len(rec.Handle) == 0
+}
+
 func kinds(proof sandbox.Proof) string {
 	var words []string
 	for _, e := range proof.Evidence {

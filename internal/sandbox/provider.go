@@ -313,6 +313,19 @@ type Proof struct {
 	Evidence []Evidence
 }
 
+// Absence says that p rests on this alone: the provider does not find it. That is no
+// proof for a sandbox whose create call may still go through.
+func (p Proof) Absence() bool {
+	missing := false
+	for _, e := range p.Evidence {
+		missing = missing || e.Kind == EvidenceNotFound
+		if e.Kind != EvidenceNotFound && e.Kind != EvidenceSecondLook {
+			return false
+		}
+	}
+	return missing
+}
+
 // Evidence is one observation.
 type Evidence struct {
 	Kind   EvidenceKind
