@@ -263,6 +263,48 @@ func TestAConfirmIsTriedAgain(t *testing.T) {
 	})
 }
 
+// Not to find what a create call may still make proves nothing: the reaper waits until
+// nothing can come any more. To have found and deleted it does.
+func TestAnAbsenceClosesNoIntent(t *testing.T) {
+	t.Parallel()
+	evidence := func(kinds ...sandbox.EvidenceKind) (p sandbox.Proof) {
+		p.Proven = true
+		for _, kind := range kinds {
+			p.Evidence = append(p.Evidence, sandbox.Evidence{Kind: kind})
+		}
+		return p
+	}
+	for name, tc := range map[string]struct {
+		proof       sandbox.Proof
+		quarantined bool
+	}{
+		"not found":            {evidence(sandbox.EvidenceNotFound), true},
+		"not found, twice":     {evidence(sandbox.EvidenceNotFound, sandbox.EvidenceSecondLook), true},
+		"deleted, then absent": {evidence(sandbox.EvidenceDeleted, sandbox.EvidenceNotFound), false},
+		"never made":           {evidence(sandbox.EvidenceNeverMade), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			remote(t, func(_ *leasepool.Config, p *provider, _ *ledger) {
+				p.onCreate = func(context.Context, string) error { return errDown } // of no kind: in doubt
+				p.onDestroy = func(context.Context, string, int) (sandbox.Proof, error) { return tc.proof, nil }
+			}, func(t *testing.T, r *rig, l *ledger) {
+				_, err := r.Acquire(t.Context(), tenant)
+				require.Error(t, err)
+				r.wait(time.Minute)
+				if !tc.quarantined {
+					require.Empty(t, r.q.all())
+					require.Equal(t, 1, l.count("destroyed"))
+					return
+				}
+				require.Len(t, r.q.all(), 1)
+				require.Equal(t, leasepool.QuarantineAmbiguousMake, r.q.all()[0].Reason)
+				require.Zero(t, l.count("destroyed"), "its entry is the reaper's to end")
+			})
+		})
+	}
+}
+
 func TestASandboxThatIsConfirmedInVainCanBeQuarantined(t *testing.T) {
 	t.Parallel()
 	remote(t, func(_ *leasepool.Config, p *provider, l *ledger) {

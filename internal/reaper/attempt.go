@@ -159,7 +159,6 @@ func proveGone(ctx context.Context, provider sandbox.Provider, handle sandbox.Ha
 	return proof, nil
 }
 
-
 // neverConfirmed says that nobody has seen the sandbox exist, so that its create may
 // still be on its way.
 func neverConfirmed(rec wire.Quarantine) bool {

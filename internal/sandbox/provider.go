@@ -342,6 +342,7 @@ const (
 	EvidenceCgroup      EvidenceKind = "cgroup"      // populated 0 and no task left
 	EvidenceTreeExited  EvidenceKind = "tree_exited" // the provider's word, for the whole tree
 	EvidenceNotFound    EvidenceKind = "not_found"   // the provider does not know it (any more)
+	EvidenceDeleted     EvidenceKind = "deleted"     // the provider had it, and took the order to delete it
 	EvidenceNeverMade   EvidenceKind = "never_made"  // surely nothing was created
 	EvidenceBoot        EvidenceKind = "boot"        // the host has rebooted since
 	EvidenceOwnerDead   EvidenceKind = "owner_dead"  // its worker, with which it dies, is dead and it is gone

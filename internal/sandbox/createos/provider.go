@@ -344,7 +344,9 @@ func (p *Provider) destroyNamed(ctx context.Context, lease string) ([]sandbox.Ev
 		}
 		for _, v := range all {
 			if v.Name == p.cfg.NamePrefix+lease && !v.Status.over() {
-				return p.destroy(ctx, v.ID)
+				evidence, err := p.destroy(ctx, v.ID)
+				found := sandbox.Evidence{Kind: sandbox.EvidenceDeleted, Detail: "sandbox " + v.ID + " carried the lease's name"}
+				return append([]sandbox.Evidence{found}, evidence...), err
 			}
 		}
 		p.mu.Lock()
