@@ -167,6 +167,21 @@ func TestServicesWithoutStreamsSayWhatToDo(t *testing.T) {
 	}
 }
 
+// Who is told to stop while it starts has stopped in order.
+func TestServicesStoppedBeforeTheyServe(t *testing.T) {
+	server, err := daemon.StartServer(t.Context(), "127.0.0.1:0", t.TempDir(), zerolog.Nop())
+	require.NoError(t, err)
+	defer server.Close()
+	cfg := fakeConfig(t, map[string]string{"server": server.URL()})
+	for name, run := range services() {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			stop()
+			require.NoError(t, run(ctx, cfg))
+		})
+	}
+}
+
 func services() map[string]func(context.Context, *config.Config) error {
 	return map[string]func(context.Context, *config.Config) error{
 		"worker": func(ctx context.Context, cfg *config.Config) error {

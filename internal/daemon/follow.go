@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sallyport/sallyport/internal/bus"
+	"github.com/sallyport/sallyport/internal/leasepool"
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/wire"
 )
@@ -28,7 +29,7 @@ func (w *worker) follow(ctx context.Context) error {
 		for _, lease := range w.pool.Leases() {
 			provider := w.sandboxes.providers[lease.Provider].Capabilities()
 			if lease.State == sandbox.LeaseQuarantined && provider.OutlivesWorker {
-				w.lookAfter(ctx, lease.Provider, provider.Host, lease.ID)
+				w.lookAfter(ctx, lease, provider.Host)
 			}
 		}
 	}
@@ -36,19 +37,27 @@ func (w *worker) follow(ctx context.Context) error {
 
 // lookAfter tells the pool where a lease's record says that it is gone. One that
 // cannot be read now is looked at again.
-func (w *worker) lookAfter(ctx context.Context, provider, host, lease string) {
+func (w *worker) lookAfter(ctx context.Context, lease leasepool.Info, host string) {
 	ctx, cancel := context.WithTimeout(ctx, w.bus.RequestTimeout())
 	defer cancel()
-	found, err := w.bus.Quarantines().Get(ctx, provider, host, lease)
-	switch {
-	case errors.Is(err, bus.ErrNoRecord): // never said to be gone
-	case err != nil:
-		w.log.Debug().Err(err).Str("lease", lease).Msg("quarantine record cannot be read now")
-	case found.Record.State == wire.Gone:
+	found, err := w.bus.Quarantines().Get(ctx, lease.Provider, host, lease.ID)
+	if errors.Is(err, bus.ErrNoRecord) {
+		// It stood there once, so it has ended and expired while this worker slept or was
+		// cut off. What it said is lost: a reaper has to look again.
+		err = w.bus.Quarantines().Put(ctx, wire.Quarantine{
+			V: wire.Version, State: wire.InQuarantine, Lease: lease.ID, Provider: lease.Provider, Host: host, Worker: w.id, Tenant: lease.Tenant,
+			Reason: wire.QuarantineUnproven, Message: "its record is gone, and its worker has not learned its end", FirstSeen: time.Now().UTC(),
+		})
+	}
+	if err != nil {
+		w.log.Debug().Err(err).Str("lease", lease.ID).Msg("quarantine record cannot be read now")
+		return
+	}
+	if found != nil && found.Record.State == wire.Gone {
 		proof := sandbox.Proof{Proven: true}
 		for _, e := range found.Record.Evidence {
 			proof.Evidence = append(proof.Evidence, sandbox.Evidence{Kind: sandbox.EvidenceKind(e.Kind), Detail: e.Detail})
 		}
-		w.pool.Gone(lease, proof)
+		w.pool.Gone(lease.ID, proof)
 	}
 }

@@ -26,11 +26,11 @@ func RunGateway(ctx context.Context, cfg *config.Config, log zerolog.Logger, bui
 	log = log.With().Str(observe.KeyWorker, inst.Worker).Logger()
 	b, err := Connect(ctx, cfg, log, "sallyport gateway "+inst.Worker)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, log, err)
 	}
 	defer closeBus(ctx, b, log)
 	if err := CheckStreams(ctx, b, cfg); err != nil {
-		return err
+		return unlessStopped(ctx, log, err)
 	}
 	metrics, err := observe.NewSet(build.Version)
 	if err != nil {
@@ -57,11 +57,11 @@ func RunReaper(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 	log = log.With().Str(observe.KeyWorker, inst.Worker).Logger()
 	b, err := Connect(ctx, cfg, log, "sallyport reaper "+inst.Worker)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, log, err)
 	}
 	defer closeBus(ctx, b, log)
 	if err := CheckStreams(ctx, b, cfg); err != nil {
-		return err
+		return unlessStopped(ctx, log, err)
 	}
 	boxes, err := openSandboxes(ctx, cfg, inst, build, log)
 	if err != nil {

@@ -38,15 +38,15 @@ func RunWorker(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logge
 	log = log.With().Str(observe.KeyWorker, inst.Worker).Logger()
 	b, err := Connect(ctx, cfg, log, "sallyport worker "+inst.Worker)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, log, err)
 	}
 	defer closeBus(ctx, b, log)
 	if err := CheckStreams(ctx, b, cfg); err != nil {
-		return err
+		return unlessStopped(ctx, log, err)
 	}
 	w, err := newWorker(ctx, cfg, log, build, inst, b, ownHost)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, log, err)
 	}
 	defer func() { err = errors.Join(err, w.sandboxes.close()) }()
 	desk, err := newDesk(cfg, b, build, log)
@@ -64,8 +64,19 @@ func RunWorker(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logge
 	return serve(ctx, cfg, log, w.metrics, w.health(), w.parts(hurry, with...))
 }
 
+// unlessStopped is the error of a start, or nil where it was told to stop meanwhile:
+// what fails then fails because of that.
+func unlessStopped(ctx context.Context, log zerolog.Logger, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	log.Info().Err(err).Msg("stopped before it served")
+	return nil
+}
+
 // worker is the graph of a service that runs jobs.
 type worker struct {
+	id        string
 	bus       *bus.Bus
 	sandboxes *sandboxes
 	pool      *leasepool.Pool
@@ -93,7 +104,7 @@ const (
 )
 
 func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, build Build, inst *Instance, b *bus.Bus, reaps reach) (_ *worker, err error) {
-	w := &worker{bus: b, log: log}
+	w := &worker{id: inst.Worker, bus: b, log: log}
 	if w.metrics, err = observe.NewSet(build.Version); err != nil {
 		return nil, err
 	}
@@ -135,7 +146,7 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 // openPool makes the pool, and begins this worker's part of the ledger where its
 // sandboxes may outlive it.
 func (w *worker) openPool(ctx context.Context, cfg *config.Config, inst *Instance, build Build, log zerolog.Logger) (err error) {
-	q := quarantiner{records: w.bus.Quarantines(), worker: inst.Worker}
+	q := ledger.Quarantiner{Records: w.bus.Quarantines(), Worker: inst.Worker}
 	var book leasepool.Ledger // not a nil pointer in an interface
 	if w.sandboxes.outlive() {
 		w.ledger, err = ledger.New(w.bus.Ledger(), log, ledger.Config{
@@ -144,7 +155,7 @@ func (w *worker) openPool(ctx context.Context, cfg *config.Config, inst *Instanc
 		if err != nil {
 			return err
 		}
-		q.ledger, book = w.ledger, w.sandboxes.crash.ledger(w.ledger)
+		q.Keeper, book = w.ledger, w.sandboxes.crash.ledger(w.ledger)
 	}
 	if w.pool, err = newPool(cfg, w.sandboxes.providers, w.sandboxes.crash.quarantiner(q), book, log); err != nil || w.ledger == nil {
 		return err

@@ -122,7 +122,8 @@ func (w *worker) build() {
 		require.NoError(t, err)
 		cfg.Ledger = w.keeper
 	}
-	w.pool, err = leasepool.New(w, zerolog.Nop(), cfg)
+	doubt := ledger.Quarantiner{Records: w.desk(), Keeper: w.keeper, Worker: w.plan.name}
+	w.pool, err = leasepool.New(doubt, zerolog.Nop(), cfg)
 	require.NoError(t, err)
 	w.executor, err = executor.New(w.pool, zerolog.Nop(), executor.Config{
 		Profiles: offered, ProofTimeout: 2 * time.Second, ShutdownGrace: time.Second, SetupTimeout: 5 * time.Second,
@@ -201,25 +202,6 @@ func (w *worker) live() {
 		}
 	})
 	w.consumer.run(w.asked)
-}
-
-// Quarantine implements leasepool.Quarantiner, as the daemon does.
-func (w *worker) Quarantine(ctx context.Context, r leasepool.Record) error {
-	rec := wire.Quarantine{
-		V: wire.Version, State: wire.InQuarantine,
-		Lease: r.Handle.Lease, Provider: r.Handle.Provider, Host: r.Handle.Host, Handle: r.Handle.Detail,
-		Worker: w.plan.name, Tenant: r.Tenant, Job: r.Job,
-		Reason: wire.QuarantineReason(r.Reason), Message: wire.Message("%s", r.Message), FirstSeen: r.FirstSeen,
-	}
-	for _, e := range r.Evidence {
-		rec.Evidence = append(rec.Evidence, wire.Evidence{Kind: string(e.Kind), Detail: wire.Message("%s", e.Detail)})
-	}
-	if w.keeper != nil {
-		if written, err := w.keeper.Quarantine(ctx, rec.Lease, rec); written || err != nil {
-			return err
-		}
-	}
-	return w.desk().PutOrReopen(ctx, rec)
 }
 
 // reaping is one start of a reaper service.

@@ -1,41 +1,46 @@
-package daemon
+package ledger
 
 import (
 	"context"
 
-	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/leasepool"
-	"github.com/sallyport/sallyport/internal/ledger"
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
-// quarantiner publishes the pool's quarantine records.
-type quarantiner struct {
-	records *bus.Quarantines
-	// ledger has the entries of sandboxes that outlive the worker; nil without any.
-	ledger *ledger.Keeper
-	worker string
+// Records are the quarantine records, as *bus.Quarantines keeps them.
+type Records interface {
+	PutOrReopen(ctx context.Context, rec wire.Quarantine) error
+}
+
+// Quarantiner makes a worker's quarantine records durable: it implements
+// leasepool.Quarantiner.
+type Quarantiner struct {
+	Records Records
+	// Keeper has the entries of sandboxes that outlive the worker; nil without any.
+	Keeper *Keeper
+	// Worker is who writes.
+	Worker string
 }
 
 // Quarantine implements leasepool.Quarantiner.
-func (q quarantiner) Quarantine(ctx context.Context, r leasepool.Record) error {
+func (q Quarantiner) Quarantine(ctx context.Context, r leasepool.Record) error {
 	rec := wire.Quarantine{
 		V: wire.Version, State: wire.InQuarantine,
 		Lease: r.Handle.Lease, Provider: r.Handle.Provider, Host: r.Handle.Host, Handle: r.Handle.Detail,
-		Worker: q.worker, Tenant: r.Tenant, Job: r.Job,
+		Worker: q.Worker, Tenant: r.Tenant, Job: r.Job,
 		Reason: quarantineReason(r.Reason), Message: wire.Message("%s", r.Message), FirstSeen: r.FirstSeen,
 	}
 	for _, e := range r.Evidence {
 		rec.Evidence = append(rec.Evidence, wire.Evidence{Kind: string(e.Kind), Detail: wire.Message("%s", e.Detail)})
 	}
-	if q.ledger != nil {
-		if written, err := q.ledger.Quarantine(ctx, rec.Lease, rec); written || err != nil {
+	if q.Keeper != nil {
+		if written, err := q.Keeper.Quarantine(ctx, rec.Lease, rec); written || err != nil {
 			return err
 		}
 	}
 	// Without an entry, or with one that has ended: the sandbox may have come back, as
 	// one whose create call is answered after the reaper has found nothing.
-	return q.records.PutOrReopen(ctx, rec)
+	return q.Records.PutOrReopen(ctx, rec)
 }
 
 // quarantineReason translates one closed set into the other; a word that is in
