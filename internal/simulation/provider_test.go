@@ -92,7 +92,7 @@ func (v *provider) create(ctx context.Context, spec sandbox.Spec) (*box, error) 
 	case s.chance(createAmbiguous, who):
 		return ambiguous("by chance")
 	case v.outlives && s.chance(createLate, who):
-		late := s.upTo(createLate+who, 2*time.Minute)
+		late := s.upTo(createLate+who, createDeadline)
 		time.AfterFunc(late, func() { v.plant(spec.Lease) })
 		return ambiguous("by chance; made in " + late.String())
 	case s.chance(createDeaf, who):

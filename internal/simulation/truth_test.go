@@ -225,7 +225,7 @@ func (w *truth) called(rec *wire.Quarantine) {
 		switch {
 		case rec.Reason == wire.QuarantineUnowned:
 			w.s.breach("%s is called unowned, its intent was durable", l.name)
-		case rec.Reason == wire.QuarantineReappeared && !l.lied && !l.late:
+		case rec.Reason == wire.QuarantineReappeared && !l.lied:
 			w.s.breach("%s is said to be back, and it was gone for good", l.name)
 		}
 	})
@@ -238,7 +238,7 @@ func (w *truth) ended(what, id string, evidence []wire.Evidence, at *time.Time) 
 		if len(evidence) == 0 || at == nil {
 			w.s.breach("the %s of %s says destroyed without evidence", what, l.name)
 		}
-		if exists && !l.lied && !l.late {
+		if exists && !l.lied {
 			w.s.breach("the %s of %s says destroyed, and it is there", what, l.name)
 		}
 		if l.doubt == "" {
