@@ -334,7 +334,7 @@ func (b *box) command(ctx context.Context, argv []string) error {
 		return err
 	}
 	for {
-		end, err := b.p.api.waitTree(ctx, b.id, d.ID, commandLook)
+		end, err := b.again(ctx, func() (details, error) { return b.p.api.waitTree(ctx, b.id, d.ID, commandLook) })
 		switch {
 		case statusOf(err) == http.StatusRequestTimeout:
 			continue
@@ -350,6 +350,20 @@ func (b *box) command(ctx context.Context, argv []string) error {
 	}
 }
 
+// again makes a call that may be made twice, as often as the client makes one: a broken
+// connection is no reason to give a sandbox up. That something goes on is an answer.
+func (b *box) again(ctx context.Context, call func() (details, error)) (details, error) {
+	for try := 0; ; try++ {
+		d, err := call()
+		if err == nil || try == retries || !passing(err) || statusOf(err) == http.StatusRequestTimeout {
+			return d, err
+		}
+		if sleep(ctx, b.p.cfg.ReconnectDelay<<try) != nil {
+			return d, err
+		}
+	}
+}
+
 // clear deletes the records of processes that have ended, and fails if another one is there.
 func (b *box) clear(ctx context.Context) error {
 	all, err := b.p.api.listProcesses(ctx, b.id)
@@ -362,7 +376,7 @@ func (b *box) clear(ctx context.Context) error {
 		}
 	}
 	for _, d := range all {
-		end, err := b.p.api.kill(ctx, b.id, d.ID, 0)
+		end, err := b.again(ctx, func() (details, error) { return b.p.api.kill(ctx, b.id, d.ID, 0) })
 		if statusOf(err) == http.StatusNotFound {
 			continue
 		}

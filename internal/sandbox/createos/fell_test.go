@@ -58,3 +58,21 @@ func TestADeleteOfWhatIsGone(t *testing.T) {
 	r.destroy(other)
 	require.Equal(t, 3, r.count(createostest.DeleteSandbox), "that one was there")
 }
+
+// A reset outlives a connection that breaks: what it asks may be asked twice. Its process
+// is made once.
+func TestAResetOutlivesABrokenConnection(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	box := r.create()
+	_, _ = r.run(box, shell("true"))
+	r.ForgetCalls()
+	for _, op := range []createostest.Op{createostest.Wait, createostest.ListProcesses, createostest.DeleteProcess} {
+		r.on(op, createostest.CutAfterCommit())
+	}
+	r.Script(createostest.Rule{Op: createostest.DeleteProcess, Nth: 3, Then: []createostest.Action{createostest.Status(503, "")}})
+	require.NoError(t, box.Reset(r.ctx()))
+	require.Equal(t, 1, r.count(createostest.CreateProcess))
+	_, _ = r.run(box, shell("true"))
+	r.destroy(box)
+}

@@ -612,12 +612,12 @@ func TestAResetThatIsNotProvenFails(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]createostest.Rule{
 		"not created":     {Op: createostest.CreateProcess, Then: []createostest.Action{createostest.CutAfterCommit()}},
-		"no end":          {Op: createostest.Wait, Then: []createostest.Action{createostest.Status(500, "")}},
+		"no end":          {Op: createostest.Wait, Times: 3, Then: []createostest.Action{createostest.Status(500, "")}},
 		"exit status":     {Op: createostest.Wait, Then: []createostest.Action{createostest.Status(200, `{"status":"success","data":{"process_id":"x"}}`)}},
 		"list fails":      {Op: createostest.ListProcesses, Times: 3, Then: []createostest.Action{createostest.Status(503, "")}},
 		"list is none":    {Op: createostest.ListProcesses, Then: []createostest.Action{createostest.Status(200, `{"status":"success","data":{}}`)}},
 		"another lives":   {Op: createostest.ListProcesses, Then: []createostest.Action{createostest.Status(200, `{"status":"success","data":{"processes":[{"process_id":"p","tree_exited":false}]}}`)}},
-		"record remains":  {Op: createostest.DeleteProcess, Then: []createostest.Action{createostest.Status(500, "")}},
+		"record remains":  {Op: createostest.DeleteProcess, Times: 3, Then: []createostest.Action{createostest.Status(500, "")}},
 		"tree not exited": {Op: createostest.DeleteProcess, Then: []createostest.Action{createostest.TreeExitedFalse()}},
 	} {
 		t.Run(name, func(t *testing.T) {
