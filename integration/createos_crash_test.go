@@ -76,6 +76,7 @@ func TestCreateOSCrashPoints(t *testing.T) {
 		"start": {"after-start" + nth, "exit:0"}, "exit": {"after-exit", "leave"}, "proof": {"after-proof", "exit:0"}, "quarantine": {"after-quarantine", "leave"},
 	}
 	r := newRemote(t)
+	r.configure(r.api.URL(), "ack_wait: 6s", "ack_wait: 3s") // so that jobs are taken over soon
 	queues := slices.Collect(maps.Keys(points))
 	for _, name := range queues[:len(queues)-soak(3, len(queues))] { // others each time
 		delete(points, name)

@@ -50,13 +50,13 @@ func TestCreateOSFaults(t *testing.T) {
 	r.creations(t)
 	t.Run("sandboxes", func(t *testing.T) {
 		for name, test := range map[string]func(r *remote, id string) *followed{
-			"delete-lies": deleteLies, "delete-refuses": deleteRefuses, "delete-fails": deleteFails, "deleted-elsewhere": deletedElsewhere,
+			"delete-lies": deleteLies, "delete-refuses": deleteRefuses, "delete-fails": deleteFails, "delete-hangs": deleteHangs, "deleted-elsewhere": deletedElsewhere,
 			"gone-already": goneAlready, "vanishes": vanishes, "vanishes-idle": vanishesIdle, "never-ends": neverEnds,
 			"tree-lags": treeLags, "evicted-running": evictedRunning, "cancelled": cancelledRemotely,
 			"wall": wallRemotely, "quiet": quiet, "leftover": leftover,
 		} {
-			if name == "delete-refuses" && !soaking {
-				continue // the pool tries for half a minute
+			if strings.HasPrefix(name, "delete-") && name != "delete-lies" && name != "delete-fails" && !soaking {
+				continue // the pool tries for up to half a minute
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -103,11 +103,16 @@ func deleteRefuses(r *remote, id string) *followed {
 	return destroyedLate(r, id, createostest.RefuseDelete())
 }
 
+// So does one that is never answered.
+func deleteHangs(r *remote, id string) *followed {
+	return destroyedLate(r, id, createostest.Hang())
+}
+
 // So do all other failures, one after the other.
 func deleteFails(r *remote, id string) *followed {
 	return destroyedLate(r, id,
 		createostest.Status(http.StatusInternalServerError, ""), createostest.Status(http.StatusServiceUnavailable, ""),
-		createostest.Status(http.StatusUnauthorized, ""), createostest.Hang(), createostest.CutBefore())
+		createostest.Status(http.StatusUnauthorized, ""), createostest.CutBefore())
 }
 
 func destroyedLate(r *remote, id string, failures ...createostest.Action) *followed {
@@ -242,23 +247,27 @@ func evictedRunning(r *remote, id string) *followed {
 	f := r.submit(id, r.guest(id, "default", 20_000, 200, "flood:4096", "forever")).wait().proven()
 	require.Equal(r.t, wire.Lost, f.result.Outcome, "%s", f.raw)
 	require.Nil(r.t, f.result.ExitCode, "%s", f.raw)
-	r.cutShort(f)
+	r.cutShort(f, 0)
 	return f
 }
 
-// cutShort asserts that the output of a flood is a declared prefix.
-func (r *remote) cutShort(f *followed) {
+// cutShort asserts that the output of a flood behind n lines is a declared prefix.
+func (r *remote) cutShort(f *followed, n int) {
 	r.t.Helper()
 	o := f.result.Output
+	stdout, stderr := lines(f.id, n)
+	require.Equal(r.t, stderr, string(f.stderr))
+	flood, whole := strings.CutPrefix(string(f.stdout), stdout)
+	require.True(r.t, whole, "%s", f.raw)
 	require.True(r.t, o.Truncated, "%s", f.raw)
 	require.NotNil(r.t, o.Unread, "%s", f.raw)
 	require.Positive(r.t, o.Unread.First)
 	require.NotEmpty(r.t, o.Unread.Reason)
 	require.Equal(r.t, int64(len(f.stdout)), o.StdoutBytes)
-	require.Less(r.t, len(f.stdout), 4096<<10)
-	require.Zero(r.t, len(f.stdout)%1024, "whole pieces")
-	for i := range len(f.stdout) / 1024 {
-		require.Equal(r.t, fmt.Sprintf("%1023d\n", i), string(f.stdout[i<<10:(i+1)<<10]))
+	require.Less(r.t, len(flood), 4096<<10)
+	require.Zero(r.t, len(flood)%1024, "whole pieces")
+	for i := range len(flood) / 1024 {
+		require.Equal(r.t, fmt.Sprintf("%1023d\n", i), flood[i<<10:(i+1)<<10])
 	}
 }
 
@@ -401,8 +410,9 @@ func (r *remote) streams(t *testing.T) {
 // creations is what can be wrong with the making of a sandbox: it is not the job's
 // failure, takes none of its time, and leaves nothing.
 func (r *remote) creations(t *testing.T) {
+	tried := 0
 	for name, then := range map[string][]createostest.Action{
-		"slow":             {createostest.Delay(1500 * time.Millisecond)},
+		"slow":             {createostest.Delay(900 * time.Millisecond)},
 		"502-after":        {createostest.CommitThen(http.StatusBadGateway, "")},
 		"cut-after":        {createostest.CutAfterCommit()},
 		"malformed-id":     {createostest.MalformedID("")},
@@ -415,19 +425,20 @@ func (r *remote) creations(t *testing.T) {
 		"redirect":         {createostest.Redirect("http://192.0.2.1/")},
 		"late-by-a-little": {createostest.Delay(4500 * time.Millisecond)}, // than createos_timeout
 	} {
-		if (name == "hangs" || name == "late-by-a-little") && !soaking {
-			continue // until the time-out
+		if !soaking && (tried == 4 || name == "hangs" || name == "late-by-a-little") {
+			continue // others each time, and none that waits for the time-out
 		}
+		tried++
 		t.Run(name, func(t *testing.T) {
 			r := r.with(t)
 			r.next(createostest.CreateSandbox, then...)
 			defer r.api.Unscript()
-			f := r.submit(name, r.guest(name, "default", 1000, 200, "lines:2", "exit:1")).wait().exited(1)
+			f := r.submit(name, r.guest(name, "default", 800, 200, "lines:2", "exit:1")).wait().exited(1)
 			require.Equal(t, 1, f.result.Attempt)
 			require.Equal(t, 1, r.guests.runs(name))
 			if name == "slow" {
-				require.GreaterOrEqual(t, f.result.Timing.LeaseMS, 1500.0)
-				require.Less(t, f.result.Timing.RunMS, 1000.0)
+				require.GreaterOrEqual(t, f.result.Timing.LeaseMS, 900.0)
+				require.Less(t, f.result.Timing.RunMS, 800.0)
 			}
 		})
 	}
@@ -437,7 +448,11 @@ func (r *remote) creations(t *testing.T) {
 		r := r.with(t)
 		r.next(createostest.Connect, createostest.Silent(700*time.Millisecond).After(5))
 		defer r.api.Unscript()
-		r.cutShort(r.submit("evicted", r.guest("evicted", "default", 20_000, 200, "flood:4096", "exit:7")).wait().exited(7))
+		f, begun := r.submitWatched("evicted", r.guest("evicted", "default", 20_000, 200, "lines:2", "await:evicted", "flood:4096", "exit:7"),
+			func(ev wire.Event) bool { return ev.Type == wire.EventStderr })
+		r.within(begun, "no output comes")
+		r.guests.open("evicted")
+		r.cutShort(f.wait().exited(7), 2)
 	})
 	t.Run("refused", func(t *testing.T) {
 		r := r.with(t)

@@ -76,15 +76,16 @@ func newRemote(t *testing.T, change ...func(*createostest.Config)) *remote {
 	t.Cleanup(r.guests.letGo)
 	require.NoError(t, r.api.Start(t.Context()))
 	r.stack = newStack(t)
-	r.configure(r.api.URL(), remoteKey)
+	r.configure(r.api.URL())
 	r.apply()
 	return r
 }
 
-// configure writes the configuration of the services that start from now on.
-func (r *remote) configure(url, key string) {
+// configure writes the configuration of the services that start from now on, with some
+// words replaced by others.
+func (r *remote) configure(url string, replaced ...string) {
 	r.t.Helper()
-	text := strings.NewReplacer("URL", url, "KEY", key).Replace(remoteConfig)
+	text := strings.NewReplacer(append(replaced, "URL", url, "KEY", remoteKey)...).Replace(remoteConfig)
 	require.NoError(r.t, os.WriteFile(r.config, []byte(text), 0o600))
 }
 

@@ -60,7 +60,7 @@ func TestCreateOSThroughput(t *testing.T) {
 		}
 	}
 	for nth := range jobs / 10 {
-		r.api.Script(createostest.Rule{Op: createostest.Connect, Nth: 10*nth + 5, Then: []createostest.Action{createostest.CutWire(int64(20 + 37*nth%4000))}})
+		r.api.Script(createostest.Rule{Op: createostest.Connect, Nth: 10*nth + 5, Then: []createostest.Action{createostest.CutWire(int64(20 + 37*nth%3500))}})
 	}
 	run("warm", atOnce)
 	pid := w.cmd.Process.Pid
