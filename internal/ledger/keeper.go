@@ -87,6 +87,9 @@ func (k *Keeper) Intend(ctx context.Context, h sandbox.Handle, profile string) e
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.entries[h.Lease] = &entry{turn: make(chan struct{}, 1), StoredLease: bus.StoredLease{Record: rec, Seq: seq}}
+	if err == nil && !k.holds(token) {
+		err = ErrLapsed // this process stood still while it wrote
+	}
 	return err
 }
 
@@ -122,20 +125,38 @@ func (k *Keeper) change(ctx context.Context, lease string, set func(*wire.LeaseR
 	if e.Record.Epoch != token || e.end != nil {
 		return fmt.Errorf("lease %s is of an earlier epoch: %w", lease, leasepool.ErrOvertaken)
 	}
-	err = k.update(ctx, e, set)
+	if err := k.rewrite(ctx, e, set); err != nil {
+		return err
+	}
+	if !k.holds(token) {
+		// This process stood still while it wrote: others take the lease next.
+		return fmt.Errorf("lease %s: %w: %w", lease, leasepool.ErrOvertaken, ErrLapsed)
+	}
+	return nil
+}
+
+// holds says that an epoch is still the one that holds.
+func (k *Keeper) holds(token string) bool {
+	now, err := k.current()
+	return err == nil && now == token
+}
+
+// rewrite updates an entry, again where an earlier write whose outcome was not known
+// stands there.
+func (k *Keeper) rewrite(ctx context.Context, e *entry, set func(*wire.LeaseRecord)) error {
+	err := k.update(ctx, e, set)
 	if !errors.Is(err, bus.ErrConflict) {
 		return err
 	}
-	// An earlier write whose outcome was not known may stand there.
 	state, own, err := k.reread(ctx, e)
 	switch {
 	case err != nil:
 		return err
 	case !own:
-		return fmt.Errorf("lease %s is %s: %w", lease, state, leasepool.ErrOvertaken)
+		return fmt.Errorf("lease %s is %s: %w", e.Record.Lease, state, leasepool.ErrOvertaken)
 	}
 	if err = k.update(ctx, e, set); errors.Is(err, bus.ErrConflict) {
-		return fmt.Errorf("lease %s: %w: %w", lease, leasepool.ErrOvertaken, err)
+		return fmt.Errorf("lease %s: %w: %w", e.Record.Lease, leasepool.ErrOvertaken, err)
 	}
 	return err
 }
