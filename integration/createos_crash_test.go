@@ -78,7 +78,7 @@ func TestCreateOSCrashPoints(t *testing.T) {
 	r := newRemote(t)
 	r.configure(r.api.URL(), "ack_wait: 6s", "ack_wait: 3s") // so that jobs are taken over soon
 	queues := slices.Collect(maps.Keys(points))
-	for _, name := range queues[:len(queues)-soak(3, len(queues))] { // others each time
+	for _, name := range queues[:len(queues)-soak(2, len(queues))] { // others each time
 		delete(points, name)
 	}
 	queues = slices.Collect(maps.Keys(points))
@@ -106,9 +106,14 @@ func TestCreateOSCrashPoints(t *testing.T) {
 		}
 	}
 	for name, d := range deaths {
-		for _, f := range d.jobs {
-			r.boxOf(f.id)
-		}
+		require.Eventually(t, func() bool {
+			for _, f := range d.jobs {
+				if r.guests.runs(f.id) == 0 {
+					return false
+				}
+			}
+			return true
+		}, patience, 10*time.Millisecond, "%s: not all jobs run: %s", name, d.worker.log)
 		submit(name, leases, "await:"+name, points[name].last)
 	}
 	for _, name := range []string{"exit", "proof", "quarantine"} {

@@ -47,6 +47,7 @@ func TestCreateOSFaults(t *testing.T) {
 	r.reap()
 	r.gateway()
 	r.streams(t)
+	r.silence(t)
 	r.creations(t)
 	t.Run("sandboxes", func(t *testing.T) {
 		for name, test := range map[string]func(r *remote, id string) *followed{
@@ -132,7 +133,9 @@ func destroyedLate(r *remote, id string, failures ...createostest.Action) *follo
 	f.wait().exited(3) // whatever becomes of its sandbox
 	require.Equal(r.t, wire.Destroyed, f.result.Lease.Disposition, "the result does not wait for it")
 	q := r.quarantine(f.result.Lease.ID, func(*wire.Quarantine) bool { return true })
-	require.Equal(r.t, wire.InQuarantine, q.State)
+	require.Equal(r.t, []any{wire.InQuarantine, wire.QuarantineDestroyFailed, "default", id}, []any{q.State, q.Reason, q.Tenant, q.Job})
+	require.NotEmpty(r.t, q.Host)
+	require.False(r.t, q.FirstSeen.IsZero())
 	failing.Store(false)
 	r.quarantine(f.result.Lease.ID, func(q *wire.Quarantine) bool { return q.State == wire.Gone })
 	r.ends(box)
@@ -184,7 +187,7 @@ func vanishes(r *remote, id string) *followed {
 	f := r.submit(id, request)
 	other := r.submit(id+"-once", r.guest(id+"-once", "default", 60_000, 200, "lines:4", "forever"))
 	box := r.boxOf(id)
-	require.NoError(r.t, r.api.Vanish(r.boxOf(other.id)))
+	r.vanish(r.boxOf(other.id))
 	began := time.Now()
 	other.wait()
 	require.Less(r.t, time.Since(began), 20*time.Second, "not only when its time is over")
@@ -192,12 +195,19 @@ func vanishes(r *remote, id string) *followed {
 	require.Nil(r.t, other.result.ExitCode, "%s", other.raw)
 	other.proven()
 	r.settled(other)
-	require.NoError(r.t, r.api.Vanish(box))
+	r.vanish(box)
 	require.Eventually(r.t, func() bool { return r.guests.runs(id) == 2 }, patience, 10*time.Millisecond)
 	r.guests.open(id)
 	f.wait().exited(3)
 	require.Equal(r.t, 2, f.result.Attempt)
 	return f
+}
+
+// vanish ends a sandbox, which is not there any more when its last process dies.
+func (r *remote) vanish(box string) {
+	r.t.Helper()
+	r.at(box, createostest.GetSandbox, -1, createostest.Status(http.StatusNotFound, ""))
+	require.NoError(r.t, r.api.Vanish(box))
 }
 
 // One that vanishes while nothing runs in it costs its next job no more than time.
@@ -405,6 +415,24 @@ func (r *remote) streams(t *testing.T) {
 			c.check(f)
 		})
 	}
+}
+
+// silence is a stream that says nothing any more, without an end, because its sandbox
+// has gone.
+func (r *remote) silence(t *testing.T) {
+	t.Run("falls-silent-and-is-gone", func(t *testing.T) {
+		r := r.with(t)
+		r.next(createostest.Connect, createostest.Silent(time.Minute).After(5))
+		defer r.api.Unscript()
+		f := r.submit("silence", r.guest("silence", "default", 60_000, 200, "lines:2", "forever"))
+		require.NoError(t, r.api.Vanish(r.boxOf("silence")))
+		began := time.Now()
+		f.wait().proven()
+		require.Less(t, time.Since(began), 20*time.Second, "not only when its time is over")
+		require.Equal(t, []any{wire.Lost, wire.ReasonSandboxGone}, []any{f.result.Outcome, f.result.Reason}, "%s", f.raw)
+		require.Nil(t, f.result.ExitCode)
+		r.settled(f)
+	})
 }
 
 // creations is what can be wrong with the making of a sandbox: it is not the job's
