@@ -43,6 +43,9 @@ var (
 	// ErrTruncated means that a listing was cut at its bound; what was read is
 	// returned beside it.
 	ErrTruncated = errors.New("listing cut at its bound")
+	// ErrSilent means that the server did not answer a pull request, not even that
+	// there is nothing: the permission for it may be missing.
+	ErrSilent = errors.New("no answer to a pull request")
 	// ErrClosed means that the bus was closed.
 	ErrClosed = errors.New("bus closed")
 )

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
@@ -235,5 +236,27 @@ func TestReaperQueueOverRestart(t *testing.T) {
 	require.Eventually(t, b.Connected, patience, 5*time.Millisecond)
 	require.NoError(t, b.Quarantines().Put(deadline(t), quarantined("l1")))
 	require.Equal(t, "l1", fetch(t, q, 1)[0].Record.Lease)
+	require.NoError(t, q.Close())
+}
+
+// TestReaperQueueThatMayNotPull: silence is not "nothing there".
+func TestReaperQueueThatMayNotPull(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "admin", Password: "p"},
+			{Username: "w", Password: "p", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Deny: []string{"$JS.API.CONSUMER.MSG.NEXT.>"}},
+			}},
+		}
+	})
+	apply(t, connect(t, s.ClientURL(), func(o *bus.Options) { o.NATS = []nats.Option{nats.UserInfo("admin", "p")} }), small())
+	b := connect(t, s.ClientURL(), func(o *bus.Options) {
+		o.NATS, o.RequestTimeout = []nats.Option{nats.UserInfo("w", "p")}, 500*time.Millisecond
+	})
+	q, err := b.EnsureReaper(deadline(t), "local", "host1", 0)
+	require.NoError(t, err)
+	_, err = q.Fetch(deadline(t), 1, 10*time.Millisecond)
+	require.ErrorIs(t, err, bus.ErrSilent)
 	require.NoError(t, q.Close())
 }

@@ -114,7 +114,8 @@ type Delivery struct {
 
 // Fetch waits up to wait (1 ms to 5 s) for up to limit deliveries (1 to 256).
 // None is no error; without a connection the error comes at once, so pause before
-// the next try. A message that is on its way when ctx ends comes with the
+// the next try. ErrSilent means that the server did not say that there is none: it
+// takes no pull requests from us, or is very late. A message that is on its way when ctx ends comes with the
 // next Fetch.
 func (q *ReaperQueue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]*Delivery, error) {
 	q.mu.Lock()
@@ -128,13 +129,16 @@ func (q *ReaperQueue) Fetch(ctx context.Context, limit int, wait time.Duration) 
 	if err := q.bus.control.PublishRequest(endpoint, q.inbox+"."+id, request); err != nil {
 		return nil, fmt.Errorf("pull from %s: %w", q.consumer, offline(err))
 	}
-	// The server ends the request at its expiry; a second more is for the way.
-	ctx, cancel := context.WithTimeout(ctx, wait+time.Second)
+	// The server ends the request at its expiry; the rest is for the way.
+	waiting, cancel := context.WithTimeout(ctx, wait+q.bus.timeout)
 	defer cancel()
 	var list []*Delivery
 	for len(list) < limit {
-		msg, err := q.sub.NextMsgWithContext(ctx)
+		msg, err := q.sub.NextMsgWithContext(waiting)
 		if errors.Is(err, context.DeadlineExceeded) {
+			if len(list) == 0 && ctx.Err() == nil {
+				return nil, fmt.Errorf("pull from %s: %w", q.consumer, ErrSilent)
+			}
 			return list, nil
 		}
 		if err != nil {

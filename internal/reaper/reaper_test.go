@@ -2,6 +2,7 @@ package reaper_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -366,6 +367,37 @@ func TestListingIsTheNetForLostDeliveries(t *testing.T) {
 	e.acknowledged()
 	require.Equal(t, 1, e.world.Destroyed())
 	require.WithinDuration(t, time.Now(), r.Stats().Listed, patience)
+}
+
+// deaf are books whose queue never answers.
+type deaf struct{ reaper.Books }
+
+func (deaf) Queue(context.Context, string, string) (reaper.Queue, error) { return silence{}, nil }
+
+type silence struct{}
+
+func (silence) Fetch(ctx context.Context, _ int, wait time.Duration) ([]*bus.Delivery, error) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
+	}
+	return nil, bus.ErrSilent
+}
+
+func (silence) Close() error { return nil }
+
+// A reaper that is not allowed to pull is not ready, from its start on.
+func TestReaperWithoutAnswersIsNotReady(t *testing.T) {
+	t.Parallel()
+	e := setup(t)
+	r := e.startBooks(deaf{reaper.OnBus(e.bus, 0)}, map[string]sandbox.Provider{"fake": e.provider()}, quick())
+	ready := false
+	e.until("it says why", func() bool {
+		err := r.Ready()
+		ready = ready || err == nil
+		return errors.Is(err, bus.ErrSilent)
+	})
+	require.False(t, ready)
 }
 
 // slowList are books whose listing comes late.

@@ -17,6 +17,8 @@ const (
 	// fetchWait is how long one pull waits at the server: long against the cost
 	// of a pull, short against a change of leader.
 	fetchWait = 5 * time.Second
+	// firstWait is that of the first pull.
+	firstWait = 10 * time.Millisecond
 	// beats is how often in a delivery's ack wait it is said that we are at it.
 	beats = 4
 	// settleTimeout bounds writing a record's end and settling its delivery,
@@ -128,12 +130,12 @@ func (s *source) pull(ctx context.Context, works func()) error {
 			s.log.Warn().Err(err).Msg("quarantine consumer not closed")
 		}
 	}()
-	s.note(nil)
-	for {
+	// The first one is answered at once: only then is it known that we may pull.
+	for wait := firstWait; ; wait = fetchWait {
 		if err := s.lanes.enter(ctx); err != nil {
 			return err
 		}
-		list, err := queue.Fetch(ctx, 1, fetchWait)
+		list, err := queue.Fetch(ctx, 1, wait)
 		for _, d := range list { // one at most
 			s.try(ctx, task{subject: d.Subject, delivery: d})
 		}
@@ -147,6 +149,7 @@ func (s *source) pull(ctx context.Context, works func()) error {
 		if err != nil {
 			return err
 		}
+		s.note(nil)
 		works()
 	}
 }
