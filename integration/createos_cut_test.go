@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -111,9 +112,9 @@ func TestCreateOSCuts(t *testing.T) {
 	w := r.worker("w1", "--slots", "64")
 	bounds, bytes := r.session()
 	t.Logf("around %d commits, and at %d bytes", len(bounds), len(bytes))
-	cuts := bounds
+	rand.Shuffle(len(bounds), func(i, j int) { bounds[i], bounds[j] = bounds[j], bounds[i] })
 	rand.Shuffle(len(bytes), func(i, j int) { bytes[i], bytes[j] = bytes[j], bytes[i] })
-	cuts = append(cuts, bytes[:soak(12, len(bytes))]...)
+	cuts := slices.Concat(bounds[:soak(16, len(bounds))], bytes[:soak(12, len(bytes))])
 	rand.Shuffle(len(cuts), func(i, j int) { cuts[i], cuts[j] = cuts[j], cuts[i] })
 
 	var reaper *service
@@ -159,11 +160,10 @@ func (r *remote) cutJobs(census *census, name string, n int) {
 	for _, f := range jobs {
 		f.wait()
 		stdout, stderr := lines(f.id, pieces)
-		switch f.result.Outcome {
-		case wire.Exited:
+		if f.result.Outcome == wire.Exited {
 			require.Equal(r.t, 7, *f.result.ExitCode, "%s", f.raw)
 			require.Equal(r.t, 1, r.guests.runs(f.id), "%s", f.raw)
-		default:
+		} else {
 			require.Equal(r.t, wire.Lost, f.result.Outcome, "%s", f.raw)
 			r.t.Logf("lost: %s", f.raw)
 		}

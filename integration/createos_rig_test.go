@@ -92,7 +92,7 @@ func (r *remote) configure(url string, replaced ...string) {
 // with is the same for a subtest.
 func (r *remote) with(t *testing.T) *remote {
 	sub := *r
-	sub.stack = r.stack.on(t)
+	sub.stack = r.on(t)
 	return &sub
 }
 

@@ -35,7 +35,7 @@ func cpuOf(t *testing.T, pid int) time.Duration {
 func TestCreateOSThroughput(t *testing.T) {
 	t.Parallel()
 	const atOnce = 64
-	jobs := soak(150, 1000)
+	jobs := soak(100, 1000)
 	r := newRemote(t)
 	w := r.worker("w1", "--slots", fmt.Sprint(atOnce))
 	run := func(name string, n int) {
