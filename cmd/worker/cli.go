@@ -59,7 +59,7 @@ type grammar struct {
 	Dev     devCommand     `cmd:"" group:"serve" help:"Run everything in one process: an embedded NATS server, a worker, a gateway and a reaper."`
 	Worker  workerCommand  `cmd:"" group:"serve" help:"Take jobs from the queues and run them in sandboxes on this host."`
 	Gateway gatewayCommand `cmd:"" group:"serve" help:"Take requests from publishers and put them into the queues."`
-	Reaper  reaperCommand  `cmd:"" group:"serve" help:"Destroy what is in quarantine."`
+	Reaper  reaperCommand  `cmd:"" group:"serve" help:"Destroy what is in quarantine on this host, and remote sandboxes that are in quarantine or have no owner any more."`
 
 	Run    runCommand    `cmd:"" group:"jobs" help:"Run a command as a job, show its output, exit with its code."`
 	Submit submitCommand `cmd:"" group:"jobs" help:"Submit a job and print its id."`
@@ -111,9 +111,21 @@ func execute(ctx context.Context, p process) int {
 		return exitOK
 	}
 	if err != nil {
-		return p.fail(&exit{exitUsage, fmt.Errorf("%w (see sallyport --help)", err)})
+		return p.fail(&exit{exitUsage, fmt.Errorf("%w (see %s --help)", err, commandOf(err))})
 	}
 	return p.fail(parsed.Run(&session{process: p, parsed: parsed, ctx: ctx}))
+}
+
+// commandOf is the command that a wrong command line means, as far as it was
+// understood.
+func commandOf(err error) string {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		if node := parse.Context.Selected(); node != nil {
+			return node.FullPath()
+		}
+	}
+	return "sallyport"
 }
 
 // fail prints err, if there is one, and returns the exit code that it means.

@@ -307,6 +307,23 @@ func TestJobsThroughDev(t *testing.T) {
 		require.Equal(t, wire.ExitCancelled, <-done, stderr.String())
 		require.Contains(t, stderr.String(), "cancelled")
 	})
+	t.Run("the second signal waits no longer", func(t *testing.T) {
+		ctx, signal := context.WithCancel(t.Context())
+		hurry, again := context.WithCancel(t.Context())
+		var stdout, stderr buffer
+		done := make(chan int, 1)
+		go func() {
+			done <- execute(ctx, process{
+				args:  []string{"run", "--server", url, "--id", "stubborn", "--grace", "5s", "--", "fake", "print:up", "ignore-term", "forever"},
+				hurry: hurry, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr,
+			})
+		}()
+		require.Eventually(t, func() bool { return stdout.String() == "up\n" }, patience, 5*time.Millisecond)
+		signal()
+		again()
+		require.Equal(t, wire.ExitLost, <-done, stderr.String())
+		require.Contains(t, stderr.String(), "sallyport status stubborn")
+	})
 	t.Run("a reader that goes away cancels", func(t *testing.T) {
 		var stderr buffer
 		code := execute(t.Context(), process{

@@ -46,8 +46,8 @@ type stored struct {
 }
 
 type deadCommand struct {
-	Ls   deadLs   `cmd:"" help:"List them."`
-	Show deadShow `cmd:"" help:"Show all that is known of one."`
+	Ls   deadLs   `cmd:"" help:"List the messages that could not be run."`
+	Show deadShow `cmd:"" help:"Show one of them, with its headers and body."`
 }
 
 type deadLs struct {
@@ -79,6 +79,7 @@ func (c *deadLs) Run(s *session) error {
 
 type deadShow struct {
 	natsFlags
+	jsonFlag
 	tenantFlag
 	Queue string `default:"default" help:"Queue (default)." placeholder:"NAME"`
 	ID    string `arg:"" help:"The job's id."`
@@ -98,6 +99,9 @@ func (c *deadShow) Run(s *session) error {
 	}
 	if err != nil {
 		return err
+	}
+	if c.JSON {
+		return s.json(stored{d.Seq, d.Time, d.Letter})
 	}
 	return s.indented(stored{d.Seq, d.Time, d.Letter})
 }
@@ -171,6 +175,7 @@ func (c *streamsPrint) Run(s *session) error {
 type streamsCheck struct {
 	natsFlags
 	fleetFlags
+	jsonFlag
 }
 
 // Run reports everything that differs from the plan, and what no consumer covers.
@@ -198,13 +203,18 @@ func (c *streamsCheck) Run(s *session) error {
 		if !f.Warning {
 			word, faults = "fault: ", faults+1
 		}
-		if _, err := fmt.Fprintln(s.stdout, word+f.String()); err != nil {
+		show := func() error { _, err := fmt.Fprintln(s.stdout, word+f.String()); return err }
+		if c.JSON {
+			show = func() error { return s.json(f) }
+		}
+		if err := show(); err != nil {
 			return err
 		}
 	}
 	switch {
 	case faults > 0:
 		return &exit{exitRefused, fmt.Errorf("%d findings with which a worker does not start", faults)}
+	case c.JSON:
 	case len(findings) > 0:
 		_, err = fmt.Fprintln(s.stdout, "the streams are safe to work with")
 	default:

@@ -12,11 +12,11 @@ import (
 )
 
 type quarantineCommand struct {
-	Ls      quarantineLs      `cmd:"" help:"List them, finished ones too while they are kept."`
-	Show    quarantineShow    `cmd:"" help:"Show all that is known of one."`
+	Ls      quarantineLs      `cmd:"" help:"List the sandboxes in quarantine, destroyed ones too while they are kept."`
+	Show    quarantineShow    `cmd:"" help:"Show all that is known of one sandbox there."`
 	Retry   quarantineRetry   `cmd:"" help:"Try to destroy them now, however long the wait would be."`
 	Hold    quarantineHold    `cmd:"" help:"Leave them alone until they are released."`
-	Release quarantineRelease `cmd:"" help:"End a hold."`
+	Release quarantineRelease `cmd:"" help:"End a hold: they may be destroyed again."`
 	Resolve quarantineResolve `cmd:"" help:"Say that they are gone, for hosts that never come back."`
 }
 

@@ -90,19 +90,25 @@ func notStarted(err error) error {
 const askAgain = 5 * time.Second
 
 // follow shows the job's output and returns its result. The first signal cancels
-// the job, whose result is then waited for all the same.
+// the job, whose result is then waited for all the same, unless nobody takes the
+// cancel; the second ends the waiting.
 func follow(s *session, cl *client.Client, job *client.Job) (*client.Result, error) {
-	waiting := context.WithoutCancel(s.ctx)
+	waiting, giveUp := context.WithCancelCause(context.WithoutCancel(s.ctx))
+	defer giveUp(nil)
 	stop := context.AfterFunc(s.ctx, func() {
 		if err := cancelJob(s, cl, job); err != nil {
-			s.warnf("%v", err)
+			giveUp(err)
 		}
 	})
 	defer stop()
+	defer context.AfterFunc(s.hurry, func() { giveUp(errors.New("not waited for any longer")) })()
 	for {
 		ctx, cancel := context.WithTimeout(waiting, askAgain)
 		ev, err := job.Next(ctx)
 		cancel()
+		if waiting.Err() != nil {
+			return nil, context.Cause(waiting)
+		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			if result, err := ask(waiting, cl, job); result != nil || err != nil {
 				return result, err
