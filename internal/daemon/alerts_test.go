@@ -71,6 +71,10 @@ func TestAlertsNameMetricsThatExist(t *testing.T) {
 			for _, name := range names {
 				require.True(t, known[name[1]], "%s: there is no metric %s", rule.Alert, name[0])
 			}
+			// Sides that differ in a label match nothing unless they are told to ignore it.
+			if left, right, two := strings.Cut(rule.Expr, " and "); two && label.FindString(left) != label.FindString(right) {
+				require.Regexp(t, `^(ignoring|on) \(`, right, rule.Alert)
+			}
 			for _, l := range label.FindAllStringSubmatch(rule.Expr, -1) {
 				for word := range strings.SplitSeq(l[2], "|") {
 					if l[1] != "reason" { // those are the wire's words

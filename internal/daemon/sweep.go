@@ -5,6 +5,7 @@ import (
 
 	"github.com/sallyport/sallyport/internal/observe"
 	"github.com/sallyport/sallyport/internal/reaper"
+	"github.com/sallyport/sallyport/internal/wire"
 )
 
 // measureSweeps registers what the reaper's sweeps find.
@@ -21,7 +22,11 @@ func measureSweeps(set *observe.Set, r *reaper.Reaper) error {
 		observe.Metric{
 			Name: "reaper_swept_total", Help: "Leases that sweeps put into quarantine.", Kind: observe.Counter, Label: "reason",
 			Read: func() map[string]float64 {
+				// Zeros from the start: an increase from nothing to one is none to Prometheus.
 				swept := map[string]float64{}
+				for _, reason := range []wire.QuarantineReason{wire.QuarantineOwnerGone, wire.QuarantineStaleIntent, wire.QuarantineUnowned, wire.QuarantineReappeared} {
+					swept[string(reason)] = 0
+				}
 				for reason, n := range r.Stats().Swept {
 					swept[string(reason)] = float64(n)
 				}
@@ -33,7 +38,7 @@ func measureSweeps(set *observe.Set, r *reaper.Reaper) error {
 			Read: func() map[string]float64 { return observe.One(float64(r.Stats().Strays)) },
 		},
 		observe.Metric{
-			Name: "reaper_sweep_age_seconds", Help: "Time since the last complete sweep; 0 before the first.", Kind: observe.Gauge,
+			Name: "reaper_sweep_age_seconds", Help: "Time since the last complete sweep, before the first since the start; 0 where nothing is swept.", Kind: observe.Gauge,
 			Read: func() map[string]float64 {
 				at := r.Stats().SweptAt
 				if at.IsZero() {

@@ -34,8 +34,10 @@ type Stats struct {
 	// leases that they put into quarantine, by reason.
 	Sweeps, Incomplete uint64
 	Swept              map[wire.QuarantineReason]uint64
-	// SweptAt is when the last complete sweep ended; zero before the first. Strays
-	// are the sandboxes without an owner that wait for a second look.
+	// SweptAt is when the last complete sweep ended, of the provider that waits for
+	// its next the longest; before a provider's first, when it began to be swept. Zero
+	// where nothing is swept. Strays are the sandboxes without an owner that wait for
+	// a second look.
 	SweptAt time.Time
 	Strays  int
 }
@@ -57,6 +59,7 @@ type book struct {
 	mu      sync.Mutex
 	entries map[string]*entry // by subject
 	strays  map[*source]int
+	sweeps  map[*source]time.Time // when each was last swept completely
 	counts  Stats
 	// finished are the records that ended while a source is listing: what its list
 	// says of them may be older.
@@ -81,7 +84,7 @@ type entry struct {
 }
 
 func newBook() *book {
-	return &book{entries: map[string]*entry{}, counts: Stats{Swept: map[wire.QuarantineReason]uint64{}}, strays: map[*source]int{}, finished: map[*source]map[string]bool{}}
+	return &book{entries: map[string]*entry{}, counts: Stats{Swept: map[wire.QuarantineReason]uint64{}}, strays: map[*source]int{}, sweeps: map[*source]time.Time{}, finished: map[*source]map[string]bool{}}
 }
 
 func (b *book) entry(s *source, subject, lease string) *entry {
@@ -234,6 +237,13 @@ func (b *book) listed(s *source, complete bool, begun time.Time, have map[string
 	b.counts.Listed = begun
 }
 
+// sweeping notes that s is swept from now on.
+func (b *book) sweeping(s *source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sweeps[s] = time.Now()
+}
+
 // swept notes the end of a sweep.
 func (b *book) swept(s *source, complete bool, strays int) {
 	b.mu.Lock()
@@ -244,7 +254,7 @@ func (b *book) swept(s *source, complete bool, strays int) {
 		return
 	}
 	b.counts.Sweeps++
-	b.counts.SweptAt = time.Now()
+	b.sweeps[s] = time.Now()
 }
 
 // moved counts a lease that a sweep put into quarantine.
@@ -261,6 +271,11 @@ func (b *book) stats() Stats {
 	stats.Swept = maps.Clone(b.counts.Swept)
 	for _, n := range b.strays {
 		stats.Strays += n
+	}
+	for _, at := range b.sweeps {
+		if stats.SweptAt.IsZero() || at.Before(stats.SweptAt) {
+			stats.SweptAt = at
+		}
 	}
 	stats.Reasons = map[wire.QuarantineReason]int{}
 	for _, e := range b.entries {

@@ -76,6 +76,7 @@ func newSweeper(s *source) *sweeper {
 // run sweeps, now and from time to time, until ctx ends.
 func (w *sweeper) run(ctx context.Context) {
 	fault := ""
+	w.r.book.sweeping(w.source)
 	for {
 		err := w.sweep(ctx)
 		if ctx.Err() != nil {
