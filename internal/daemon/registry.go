@@ -36,7 +36,8 @@ type WorkerEntry struct {
 	Queues   []string `json:"queues"`
 	Profiles []string `json:"profiles"`
 	// Isolation is the level of its local sandboxes, Report what its probe found at
-	// the start: absent where no profile has them.
+	// the start. Where no profile has them, Report is absent, and Isolation the level
+	// of its first profile's.
 	Isolation string        `json:"isolation"`
 	Report    *local.Report `json:"report,omitempty"`
 }
@@ -57,10 +58,13 @@ type registry struct {
 func newRegistry(w *worker, cfg *config.Config, inst *Instance, build Build, log zerolog.Logger) *registry {
 	r := &registry{bus: w.bus, log: log, entry: WorkerEntry{
 		Worker: inst.Worker, Host: inst.Host, Version: build.Version, Since: time.Now().UTC().Truncate(time.Millisecond),
-		Profiles: slices.Sorted(maps.Keys(cfg.Profiles)), Isolation: levelNone, Report: w.sandboxes.report,
+		Profiles: slices.Sorted(maps.Keys(cfg.Profiles)), Report: w.sandboxes.report,
 	}}
 	if r.entry.Report != nil {
 		r.entry.Isolation = r.entry.Report.Level
+	} else {
+		first := cfg.Profiles[r.entry.Profiles[0]]
+		r.entry.Isolation = w.sandboxes.providers[first.Provider].Capabilities().Isolation.Level
 	}
 	for _, q := range cfg.Queues {
 		r.entry.Queues = append(r.entry.Queues, q.Name)
