@@ -122,7 +122,8 @@ func TestMistakesOfUse(t *testing.T) {
 		want    []string
 	}{
 		"unknown command":    {args: []string{"wroker"}, want: []string{"wroker", `"worker"`}},
-		"unknown flag":       {args: []string{"run", "--walll", "1s", "--", "x"}, want: []string{"--walll"}},
+		"unknown flag":       {args: []string{"run", "--walll", "1s", "--", "x"}, want: []string{"--walll", "(see sallyport run --help)"}},
+		"nobody named":       {args: []string{"quarantine", "hold"}, want: []string{"<lease>", "(see sallyport quarantine hold --help)"}},
 		"nothing to run":     {args: []string{"run"}, want: []string{"argv"}},
 		"settings":           {args: []string{"worker", "--slots", "-1", "--drain", "soon"}, want: []string{"flag --slots", `"-1"`, "flag --drain", `"soon"`}},
 		"file":               {args: []string{"worker", "--config", file}, want: []string{"c.yaml:1: unknown key slosts; did you mean slots?", "c.yaml:2: drain"}},
@@ -364,12 +365,19 @@ func TestJobsThroughDev(t *testing.T) {
 		require.Contains(t, sallyport(t, "dead", "ls", "--server", url).stdout, "no dead letters")
 		p = sallyport(t, "dead", "show", "--server", url, "none")
 		require.Contains(t, p.stderr, "no dead letter of job default.none")
+		p = sallyport(t, "run", "--server", url, "--", "fake", "print:up", "open:ambiguous")
+		require.Equal(t, wire.ExitLost, p.code)
+		require.Contains(t, p.stderr, "output is missing: nobody knows whether the program was started")
+		require.Contains(t, p.stderr, "lost (ambiguous_start), output incomplete")
 	})
 	t.Run("streams", func(t *testing.T) {
 		require.Equal(t, exitOK, sallyport(t, "streams", "check", "--server", url).code)
 		p := sallyport(t, "streams", "check", "--server", url, "--queues", "default,extra")
 		require.Equal(t, exitRefused, p.code)
 		require.Contains(t, p.stdout, "w-extra")
+		p = sallyport(t, "streams", "check", "--json", "--server", url, "--queues", "default,extra")
+		require.Equal(t, exitRefused, p.code)
+		require.True(t, json.Valid([]byte(p.stdout)), p.stdout)
 		p = sallyport(t, "streams", "apply", "--server", url, "--queues", "default,extra")
 		require.Equal(t, exitOK, p.code, p.stderr)
 		require.Contains(t, p.stdout, "w-extra: created")

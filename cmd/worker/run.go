@@ -177,6 +177,9 @@ func (c *runCommand) finish(s *session, job *client.Job, result *client.Result, 
 		for _, lost := range job.Lost() {
 			s.warnf("output is missing: events %d to %d did not arrive", lost.From, lost.To)
 		}
+		if unread := result.Output.Unread; unread != nil {
+			s.warnf("output is missing: %s", unread.Reason)
+		}
 		if result.Outcome != wire.Exited || unproven(result) {
 			s.warnf("%s", summary(result))
 		}
@@ -211,7 +214,10 @@ func summary(r *client.Result) string {
 	if r.Usage != nil {
 		fmt.Fprintf(&b, ", after %s", time.Duration(r.Usage.WallMS)*time.Millisecond)
 	}
-	if r.Output.Truncated {
+	switch {
+	case r.Output.Unread != nil || len(r.Output.LostRanges) > 0:
+		b.WriteString(", output incomplete")
+	case r.Output.Truncated:
 		b.WriteString(", output cut at the limit")
 	}
 	if unproven(r) {

@@ -339,6 +339,8 @@ func TestPartialListingsDecideNothing(t *testing.T) {
 	require.Zero(t, r.Stats().Sweeps)
 	require.Len(t, r.log.find("message", "sweep incomplete, what was not seen is left alone"), 1, "said once")
 
+	require.Zero(t, r.Stats().Sweeps)
+	require.WithinDuration(t, time.Now(), r.Stats().SweptAt, patience, "before the first, since the start")
 	before := r.Stats().Incomplete
 	books.set(nil, errors.New("some are missing"))
 	e.until("the stray alone is known for one", func() bool { return r.Stats().Swept[wire.QuarantineUnowned] == 1 })
