@@ -320,6 +320,8 @@ profiles:
 	text, err := c.YAML()
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "hush")
+	require.Contains(t, string(text), "createos_pace: 50ms")
+	require.NotContains(t, string(text), "createos_poll", "the provider's default")
 
 	_, err = load(t, "profiles:\n  default: {shape: big, root: python}\n")
 	require.ErrorContains(t, err, "profiles.default.shape")

@@ -43,6 +43,7 @@ func (c *Config) document() yaml.MapSlice {
 	for _, s := range settings() {
 		words := s.get(c)
 		switch {
+		case s.elsewhere && (len(words) == 0 || slices.Contains([]string{"", "0", "0s", "false"}, words[0])):
 		case s.key == keyQueues:
 			add(&doc, s.key, c.queueDocument())
 		case s.list:

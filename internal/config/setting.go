@@ -45,6 +45,8 @@ type setting struct {
 	// list says that it takes any number of words: a sequence in the file,
 	// separated by commas elsewhere.
 	list bool
+	// elsewhere says that a zero is the provider's default, and does not print.
+	elsewhere bool
 	// set's error reads on after the value: "is not a duration: …".
 	set func(*Config, []string) error
 	get func(*Config) []string
@@ -110,7 +112,7 @@ func createOSSettings() []setting {
 	}
 	key := text("api_key", func(c *CreateOS) *string { return &c.Key })
 	key.secret = true
-	return []setting{
+	all := []setting{
 		text("api_url", func(c *CreateOS) *string { return &c.URL }),
 		key,
 		text("api_key_file", func(c *CreateOS) *string { return &c.KeyFile }),
@@ -136,6 +138,10 @@ func createOSSettings() []setting {
 		countFrom(0, "createos_reconnects", func(c *Config) *int { return &c.CreateOS.Reconnects }, 100),
 		span("reconnect_delay", func(c *CreateOS) *time.Duration { return &c.ReconnectDelay }),
 	}
+	for i := range all {
+		all[i].elsewhere = true
+	}
+	return all
 }
 
 func natsSettings() []setting {

@@ -49,6 +49,9 @@ func RunWorker(ctx, hurry context.Context, cfg *config.Config, log zerolog.Logge
 		return unlessStopped(ctx, log, err)
 	}
 	defer func() { err = errors.Join(err, w.sandboxes.close()) }()
+	if w.sandboxes.outlive() {
+		log.Info().Msg("this worker makes sandboxes that outlive it: what is in doubt among them is left to `sallyport reaper`, which has to run somewhere")
+	}
 	desk, err := newDesk(cfg, b, build, log)
 	if err != nil {
 		return err
