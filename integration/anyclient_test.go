@@ -25,6 +25,7 @@ func natsTool(t *testing.T) string {
 // Any NATS client is a client: the nats command submits a job through the
 // gateway and prints accepted, started, output, result and end.
 func TestNatsCommandIsAClient(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "2")
 	s.gateway()

@@ -16,6 +16,7 @@ import (
 // A bad request gets a clear answer where a safe reply is known, stands on the
 // dead-letter stream with its reason, and does not slow good jobs down.
 func TestBadRequests(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "2")
 	good := `{"v":1,"argv":["echo","good"]}`

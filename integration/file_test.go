@@ -33,6 +33,7 @@ func (s *stack) soon() context.Context {
 // Files go in and come out byte for byte, small ones in the messages, big ones
 // through the object store, and whatever is no plain file is refused by name.
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "4")
 
@@ -123,6 +124,7 @@ printf x >"$(printf 'new\nline')"; printf x >"$(printf 'bad\377')"; ln -s /proc/
 
 // The command line takes files along and brings files back.
 func TestFilesOnTheCommandLine(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--gateway")
 	dir := t.TempDir()

@@ -15,6 +15,7 @@ import (
 
 // What a job prints, reads and exits with arrives byte for byte, with its proof.
 func TestJobsOnOneWorker(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "4")
 
@@ -114,6 +115,7 @@ func TestJobsOnOneWorker(t *testing.T) {
 // Programs that do not want to end, end: with the right outcome, all their
 // output, the proof, and within the limits that they were given.
 func TestStubbornPrograms(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "8")
 	limits := wire.Limits{WallMS: new(int64(1000)), GraceMS: new(int64(500))}

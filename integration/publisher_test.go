@@ -19,6 +19,7 @@ import (
 
 // The commands of a publisher: run, submit, status, tail, cancel.
 func TestPublisherCommands(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "2")
 	s.gateway()

@@ -15,6 +15,7 @@ import (
 // quarantine before the job's message is acknowledged, and the reaper keeps at
 // it until its end is proven.
 func TestUnprovenLeaseGoesThroughQuarantine(t *testing.T) {
+	t.Parallel()
 	s := newStack(t).apply()
 	s.worker("w1", "--slots", "4")
 

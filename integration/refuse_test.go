@@ -9,6 +9,7 @@ import (
 
 // A worker that cannot work says so in words that tell what to do.
 func TestWorkerThatCannotWorkSaysWhy(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	state := filepath.Join(s.dir, "w")
 	common := []string{"worker", "--state-dir", state, "--config", s.config, "--http", "", "--require", "namespaces"}
