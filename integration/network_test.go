@@ -144,7 +144,7 @@ func TestServerThatComesAndGoes(t *testing.T) {
 			return err == nil || errors.As(err, &api) && strings.Contains(api.Description, "maximum messages per subject")
 		}, patience, 50*time.Millisecond, "not stored: %s", name)
 	}
-	restarts := soak(3, 30)
+	restarts := soak(2, 30)
 	for i := range restarts {
 		for range 5 {
 			put()

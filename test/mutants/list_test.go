@@ -33,6 +33,11 @@ func mutants() []mutant {
 			[]suite{simulation()},
 		},
 		{
+			"the pool closes an intent on an absence", pool + "/run.go",
+			"if err == nil && box == nil && e.profile.ledger && proof.Absence() {", "if false {",
+			[]suite{{pool, "^TestAnAbsenceClosesNoIntent$"}},
+		},
+		{
 			"a second release is not noticed", pool + "/pool.go",
 			"if l.released {", "if false {",
 			[]suite{{pool, "^TestDoubleReleasePanics$"}},
@@ -106,7 +111,7 @@ func mutants() []mutant {
 		},
 		{
 			"one 404 closes an intent", reaper + "/attempt.go",
-			"time.Since(stored.Time) < s.r.cfg.CreateDeadline {", "false {",
+			"s.r.book.stands(subject, stored.Seq) < s.r.cfg.CreateDeadline {", "s.r.book.stands(subject, stored.Seq) < 0 {",
 			[]suite{{reaper, "^TestAmbiguousCreateMayComeLate$"}},
 		},
 		{
@@ -116,7 +121,7 @@ func mutants() []mutant {
 		},
 		{
 			"a worker is dead at once", reaper + "/sweep.go",
-			"if now.Sub(was.since) > e.Record.Lapse() && w.end(ctx, e) {", "if now.Sub(was.since) >= 0 && w.end(ctx, e) {",
+			"if time.Since(was.since) > e.Record.Lapse() && w.end(ctx, e) {", "if time.Since(was.since) >= 0 && w.end(ctx, e) {",
 			[]suite{simulation()},
 		},
 		{
