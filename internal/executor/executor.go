@@ -135,7 +135,7 @@ func (x *Executor) Handle(ctx context.Context, a run.Attempt, gate run.Gate, out
 	}
 	began := time.Now()
 	fresh := a.Request.Lease.Reuse == wire.ReuseNever
-	lease, err := x.pool.Acquire(ctx, leasepool.Want{Tenant: a.Job.Tenant, Profile: p.Name, Fresh: fresh})
+	lease, err := x.pool.Acquire(ctx, leasepool.Want{Tenant: a.Job.Tenant, Job: a.Job.ID, Profile: p.Name, Fresh: fresh})
 	if err != nil {
 		return x.noLease(a, err)
 	}

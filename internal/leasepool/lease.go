@@ -6,8 +6,8 @@ import (
 
 // Want is what a caller asks for.
 type Want struct {
-	// Tenant for whom the lease is; never empty.
-	Tenant string
+	// Tenant for whom the lease is; never empty. Job is for the books alone.
+	Tenant, Job string
 	// Profile names one of Config.Profiles.
 	Profile string
 	// Fresh asks for a sandbox that served nobody before, and that serves nobody

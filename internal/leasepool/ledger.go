@@ -37,7 +37,7 @@ type Ledger interface {
 
 // Use is one job's use of a lease.
 type Use struct {
-	Tenant string
+	Tenant, Job string
 	// Use counts the jobs of this sandbox, from 1.
 	Use int
 }
@@ -55,7 +55,7 @@ func (p *Pool) Disown() {
 // Without a failure somebody else decided about it, and another may be had.
 func (p *Pool) mark(ctx context.Context, l *Lease, want Want) (taken bool, failure error) {
 	err := p.inLedger(ctx, func(ctx context.Context) error {
-		return p.cfg.Ledger.Use(ctx, l.id, Use{Tenant: want.Tenant, Use: l.use})
+		return p.cfg.Ledger.Use(ctx, l.id, Use{Tenant: want.Tenant, Job: want.Job, Use: l.use})
 	})
 	e := l.entry
 	p.update(func(b *books, now time.Time) {

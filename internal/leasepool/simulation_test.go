@@ -483,7 +483,8 @@ func (w *world) settle(err error) {
 		}
 	}
 	for _, info := range left {
-		if info.State != sandbox.LeaseQuarantined && (!w.truth[info.ID].excused || !w.truth[info.ID].recorded) {
+		s := w.truth[info.ID]
+		if info.State != sandbox.LeaseQuarantined && (!s.recorded || s.reaped && !s.excused) {
 			w.t.Errorf("lease %s is left %s: %+v", info.ID, info.State, w.truth[info.ID])
 		}
 	}

@@ -87,9 +87,18 @@ func (k *Keeper) Ready() error {
 	return err
 }
 
+// beginTries is how often the first epoch is written before the worker does not start.
+const beginTries = 3
+
 // Begin writes the first epoch.
 func (k *Keeper) Begin(ctx context.Context) error {
-	if err := k.renew(ctx); err != nil {
+	var err error
+	for range beginTries {
+		if err = k.renew(ctx); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("write this worker's epoch into the ledger: %w", err)
 	}
 	return nil

@@ -103,7 +103,7 @@ func (k *Keeper) Confirm(ctx context.Context, h sandbox.Handle) error {
 // Use implements leasepool.Ledger.
 func (k *Keeper) Use(ctx context.Context, lease string, u leasepool.Use) error {
 	return k.change(ctx, lease, func(rec *wire.LeaseRecord) {
-		rec.State, rec.Tenant, rec.Uses = wire.LeaseInUse, u.Tenant, u.Use
+		rec.State, rec.Tenant, rec.Job, rec.Uses = wire.LeaseInUse, u.Tenant, u.Job, u.Use
 	})
 }
 
