@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,24 +28,7 @@ type cloud struct {
 
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
-	s := newStack(t)
-	c, dir := &cloud{stack: s}, filepath.Join(s.dir, "cloud")
-	require.NoError(t, os.WriteFile(s.config, []byte(strings.ReplaceAll(`
-ack_wait: 3s
-epoch_bound: 2s
-create_deadline: 3s
-sweep_interval: 1s
-fake_world: DIR
-reply_allow: ["_INBOX.>", "reply.{tenant}.>"]
-profiles:
-  default: {warm: 0}
-  cloud: {provider: fake, warm: 0}
-`, "DIR", dir)), 0o600))
-	var err error
-	c.world, err = fake.OpenWorld(dir)
-	require.NoError(t, err)
-	s.apply()
-	return c
+	return newStack(t).withWorld(ledgerConfig)
 }
 
 // reaper starts the service that ends what outlives its worker.

@@ -38,34 +38,29 @@ func (r *run) Collect(ctx context.Context, spec sandbox.CollectSpec, take func(s
 	if err := r.box.usable(op); err != nil {
 		return 0, err
 	}
-	c := &collection{box: r.box, spec: spec, patterns: patterns, take: take, left: spec.MaxBytes}
+	c := &collection{Collection: sandbox.NewCollection(spec, take), box: r.box, patterns: patterns}
 	if err := c.list(ctx); err != nil {
-		return c.more, fail(op, err)
+		return c.More(), fail(op, err)
 	}
 	for i := range c.entries {
 		if ctx.Err() != nil {
-			return c.more, sandbox.Errorf(sandbox.Unavailable, op, "%w", context.Cause(ctx))
+			return c.More(), sandbox.Errorf(sandbox.Unavailable, op, "%w", context.Cause(ctx))
 		}
 		if err := c.visit(ctx, &c.entries[i]); err != nil {
-			return c.more, err
+			return c.More(), err
 		}
 	}
-	return c.more, nil
+	return c.More(), nil
 }
 
 // collection is one call of Collect.
 type collection struct {
+	*sandbox.Collection
 	box      *box
-	spec     sandbox.CollectSpec
 	patterns sandbox.Patterns
-	take     func(sandbox.Collected) error
-
-	entries []entry
+	entries  []entry
 	// closedDir is the prefix of what lies in a directory that is not looked into.
 	closedDir string
-	taken     int
-	left      int64 // of spec.MaxBytes
-	more      int
 }
 
 // entry is a name in the workspace.
@@ -88,7 +83,7 @@ func (c *collection) list(ctx context.Context) error {
 		return sandbox.Errorf(sandbox.Unavailable, "list", "the workspace could not be listed: the image must provide GNU find and coreutils")
 	}
 	if code == partial {
-		c.more++
+		c.Missed(1)
 	}
 	data, err := b.fetch(ctx, name, maxListBytes)
 	if err != nil {
@@ -110,7 +105,7 @@ func (c *collection) parse(data []byte) error {
 			return errListing
 		}
 		if !ended || len(c.entries) == sandbox.MaxCollectVisits {
-			c.more++
+			c.Missed(1)
 			break
 		}
 		e, err := parseEntry(string(record))
@@ -191,14 +186,14 @@ func (c *collection) visit(ctx context.Context, e *entry) error {
 		return nil
 	}
 	c.closedDir = e.path + "/"
-	return c.give(sandbox.Collected{Path: e.path, Refused: why})
+	return c.Give(sandbox.Collected{Path: e.path, Refused: why})
 }
 
 // file hands a match over, or says why not.
 func (c *collection) file(ctx context.Context, e *entry) error {
-	found := sandbox.Collected{Path: e.path, Size: e.size, Refused: c.refuse(e)}
-	if found.Refused != "" || c.taken == c.spec.MaxFiles {
-		return c.give(found)
+	found := sandbox.Collected{Path: e.path, Size: e.size, Refused: c.Refuse(e.path, fileKind(e.kind), e.links, e.size)}
+	if found.Refused != "" || c.Full() {
+		return c.Give(found)
 	}
 	source, err := c.box.p.api.download(ctx, c.box.id, c.box.p.cfg.Workspace+"/"+e.path)
 	if err != nil {
@@ -206,46 +201,27 @@ func (c *collection) file(ctx context.Context, e *entry) error {
 			return fail("collect", err)
 		}
 		found.Refused = "cannot be read: " + err.Error()
-		return c.give(found)
+		return c.Give(found)
 	}
-	c.left -= e.size
 	found.Content = &exactly{source: source, left: e.size}
-	return errors.Join(c.give(found), ignoreClosed(source.Close()))
+	return errors.Join(c.Give(found), ignoreClosed(source.Close()))
 }
 
 // ignoreClosed: a body that was not read to its end may say so when it is closed, which
 // is its reader's choice.
 func ignoreClosed(error) error { return nil }
 
-// refuse says what is wrong with a match, or nothing.
-func (c *collection) refuse(e *entry) string {
-	switch {
-	case e.kind == 'l':
-		return sandbox.RefusedSymlink
-	case e.kind == 'd':
-		return sandbox.RefusedDirectory
-	case e.kind != 'f':
-		return sandbox.RefusedSpecial
-	case e.links != 1:
-		return sandbox.RefusedHardLink
-	case len(e.path) > sandbox.MaxCollectPath:
-		return sandbox.RefusedLong
-	case e.size > c.spec.MaxFileBytes:
-		return sandbox.RefusedSize(e.size, c.spec.MaxFileBytes)
-	case e.size > c.left:
-		return sandbox.RefusedSize(e.size, c.left)
+// fileKind is what find(1)'s letter stands for.
+func fileKind(letter byte) sandbox.FileKind {
+	switch letter {
+	case 'f':
+		return sandbox.KindRegular
+	case 'd':
+		return sandbox.KindDirectory
+	case 'l':
+		return sandbox.KindSymlink
 	}
-	return ""
-}
-
-// give hands over, within the bound on the number.
-func (c *collection) give(found sandbox.Collected) error {
-	if c.taken == c.spec.MaxFiles {
-		c.more++
-		return nil
-	}
-	c.taken++
-	return c.take(found)
+	return sandbox.KindSpecial
 }
 
 // exactly reads so many bytes: a source that has fewer, or more, is an error.

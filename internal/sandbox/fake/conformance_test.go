@@ -12,12 +12,14 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]fake.Config{
 		"Local":  {Scope: "kernel"},
 		"Remote": {Name: "remote", Host: "account", OutlivesWorker: true, NoReset: true, Unenforced: map[string]string{"pids": "no such call"}},
 		"Shared": {OutlivesWorker: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			world := fake.NewWorld()
 			if name == "Shared" {
 				var err error

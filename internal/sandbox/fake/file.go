@@ -94,51 +94,39 @@ func (r *run) Collect(ctx context.Context, spec sandbox.CollectSpec, take func(s
 		<-ctx.Done()
 		return 0, sandbox.Errorf(sandbox.Unavailable, op, "no answer: %w", context.Cause(ctx))
 	}
-	left, taken := spec.MaxBytes, 0
+	c := sandbox.NewCollection(spec, take)
 	for _, found := range r.box.p.world.list(r.box.resident) {
 		m := patterns.Match(found.path)
 		if dir := found.kind == kindDir; dir && !m.Dir || !dir && !m.File {
 			continue
 		}
-		if taken++; taken > spec.MaxFiles {
-			more++
-			continue
+		match := sandbox.Collected{Path: found.path, Size: int64(len(found.content))}
+		if match.Refused = refuse(c, found); match.Refused == "" {
+			match.Content = strings.NewReader(found.content)
 		}
-		c := sandbox.Collected{Path: found.path, Size: int64(len(found.content))}
-		if c.Refused = refuse(found, spec.MaxFileBytes, left); c.Refused == "" {
-			left -= c.Size
-			c.Content = strings.NewReader(found.content)
-		}
-		if err := take(c); err != nil {
-			return more, err
+		if err := c.Give(match); err != nil {
+			return c.More(), err
 		}
 	}
-	return more, nil
+	return c.More(), nil
 }
 
-func refuse(f found, most, left int64) string {
+func refuse(c *sandbox.Collection, f found) string {
+	kind, links := sandbox.KindRegular, int64(1)
 	switch f.kind {
 	case kindSymlink:
-		return sandbox.RefusedSymlink
+		kind = sandbox.KindSymlink
 	case kindFifo:
-		return sandbox.RefusedSpecial
+		kind = sandbox.KindSpecial
 	case kindHardLink:
-		return sandbox.RefusedHardLink
+		links = 2
 	case kindDir:
-		return sandbox.RefusedDirectory
+		kind = sandbox.KindDirectory
 	}
-	size := int64(len(f.content))
-	switch {
-	case len(f.path) > sandbox.MaxCollectPath:
-		return sandbox.RefusedLong
-	case strings.Count(f.path, "/") > sandbox.MaxCollectDepth:
+	if kind == sandbox.KindRegular && strings.Count(f.path, "/") > sandbox.MaxCollectDepth {
 		return sandbox.RefusedDeep
-	case size > most:
-		return sandbox.RefusedSize(size, most)
-	case size > left:
-		return sandbox.RefusedSize(size, left)
 	}
-	return ""
+	return c.Refuse(f.path, kind, links, int64(len(f.content)))
 }
 
 // found is an item with its path.

@@ -32,9 +32,9 @@ func (r *run) Collect(ctx context.Context, spec sandbox.CollectSpec, take func(s
 	if !current {
 		return 0, sandbox.Errorf(sandbox.Refused, op, "the sandbox was reset, or is gone")
 	}
-	c := &collection{ctx: ctx, box: r.box, spec: spec, patterns: patterns, take: take, left: spec.MaxBytes}
+	c := &collection{Collection: sandbox.NewCollection(spec, take), ctx: ctx, box: r.box, patterns: patterns}
 	err = c.walk("", 0)
-	return c.more, err
+	return c.More(), err
 }
 
 // statBatch is how many names are looked at at once.
@@ -42,16 +42,11 @@ const statBatch = 256
 
 // collection is one call of Collect.
 type collection struct {
+	*sandbox.Collection
 	ctx      context.Context //nolint:containedctx // of the call that it is
 	box      *box
-	spec     sandbox.CollectSpec
 	patterns sandbox.Patterns
-	take     func(sandbox.Collected) error
-
-	visits int
-	taken  int
-	left   int64 // of spec.MaxBytes
-	more   int
+	visits   int
 }
 
 // entry is a name in the workspace that a pattern may mean.
@@ -66,10 +61,10 @@ type entry struct {
 func (c *collection) walk(dir string, depth int) error {
 	names, err := c.list(dir)
 	if err != nil {
-		return c.give(sandbox.Collected{Path: cmp.Or(dir, "."), Refused: "cannot be read: " + err.Error()})
+		return c.Give(sandbox.Collected{Path: cmp.Or(dir, "."), Refused: "cannot be read: " + err.Error()})
 	}
 	if room := sandbox.MaxCollectVisits - c.visits; len(names) > room {
-		c.more += len(names) - room
+		c.Missed(len(names) - room)
 		names = names[:room]
 	}
 	c.visits += len(names)
@@ -142,7 +137,7 @@ func (c *collection) look(dir string, names []string) []entry {
 // visit decides about one name.
 func (c *collection) visit(e *entry, depth int) error {
 	if e.err != nil {
-		return c.give(sandbox.Collected{Path: e.path, Refused: "cannot be looked at: " + e.err.Error()})
+		return c.Give(sandbox.Collected{Path: e.path, Refused: "cannot be looked at: " + e.err.Error()})
 	}
 	named, below := e.match.File, false
 	if e.st.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -157,59 +152,40 @@ func (c *collection) visit(e *entry, depth int) error {
 	case !below:
 		return nil
 	case depth+1 >= sandbox.MaxCollectDepth:
-		return c.give(sandbox.Collected{Path: e.path, Refused: sandbox.RefusedDeep})
+		return c.Give(sandbox.Collected{Path: e.path, Refused: sandbox.RefusedDeep})
 	case len(e.path) > sandbox.MaxCollectPath:
-		return c.give(sandbox.Collected{Path: e.path, Refused: sandbox.RefusedLong})
+		return c.Give(sandbox.Collected{Path: e.path, Refused: sandbox.RefusedLong})
 	}
 	return c.walk(e.path, depth+1)
 }
 
 // file hands a match over, or says why not.
 func (c *collection) file(e *entry) error {
-	found := sandbox.Collected{Path: e.path, Size: e.st.Size, Refused: c.refuse(e.path, &e.st)}
-	if found.Refused != "" || c.taken == c.spec.MaxFiles {
-		return c.give(found)
+	found := sandbox.Collected{Path: e.path, Size: e.st.Size, Refused: c.Refuse(e.path, kindOf(&e.st), int64(e.st.Nlink), e.st.Size)}
+	if found.Refused != "" || c.Full() {
+		return c.Give(found)
 	}
 	content := &content{collection: c, entry: e}
 	if _, err := content.readAt(nil, 0); err != nil {
 		found.Refused = "cannot be opened: " + err.Error()
-		return c.give(found)
+		return c.Give(found)
 	}
-	c.left -= e.st.Size
 	// Each piece costs an opening of its own.
 	found.Content = bufio.NewReaderSize(io.NewSectionReader(content, 0, e.st.Size), int(min(e.st.Size, placeBytes)))
-	return c.give(found)
+	return c.Give(found)
 }
 
-// refuse says what is wrong with a match, or nothing.
-func (c *collection) refuse(name string, st *unix.Stat_t) string {
-	switch kind := st.Mode & unix.S_IFMT; {
-	case kind == unix.S_IFLNK:
-		return sandbox.RefusedSymlink
-	case kind == unix.S_IFDIR:
-		return sandbox.RefusedDirectory
-	case kind != unix.S_IFREG:
-		return sandbox.RefusedSpecial
-	case st.Nlink != 1:
-		return sandbox.RefusedHardLink
-	case len(name) > sandbox.MaxCollectPath:
-		return sandbox.RefusedLong
-	case st.Size > c.spec.MaxFileBytes:
-		return sandbox.RefusedSize(st.Size, c.spec.MaxFileBytes)
-	case st.Size > c.left:
-		return sandbox.RefusedSize(st.Size, c.left)
+// kindOf is what st is of.
+func kindOf(st *unix.Stat_t) sandbox.FileKind {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return sandbox.KindRegular
+	case unix.S_IFDIR:
+		return sandbox.KindDirectory
+	case unix.S_IFLNK:
+		return sandbox.KindSymlink
 	}
-	return ""
-}
-
-// give hands over, within the bound on the number.
-func (c *collection) give(found sandbox.Collected) error {
-	if c.taken == c.spec.MaxFiles {
-		c.more++
-		return nil
-	}
-	c.taken++
-	return c.take(found)
+	return sandbox.KindSpecial
 }
 
 // content is a file that is opened anew for each piece (see inWorkspace).

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -40,6 +41,10 @@ type Harness struct {
 	// Ambiguous makes the next Create end in doubt, with a sandbox behind it or
 	// without. Nil leaves the test of that out.
 	Ambiguous func(t *testing.T, p sandbox.Provider, made bool)
+	// Groups are the names of the suite's groups that are run; none means all of them.
+	// A second way to set up a provider that is tested whole needs those in which it
+	// makes a difference.
+	Groups []string
 	// Stranger makes a sandbox that does not carry our mark, under a handle as ours
 	// have, and says whether it is still there. It is gone with the test. Nil leaves
 	// the test of that out.
@@ -65,6 +70,8 @@ func Run(t *testing.T, h Harness) {
 	require.NotNil(t, h.Command)
 	require.NotEmpty(t, h.Cwd)
 	require.Contains(t, h.StartErrors, sandbox.StartNotFound)
+	// The environment of the test stands for the worker's.
+	require.NoError(t, os.Setenv("SANDBOXTEST_WORKER_SECRET", "leaked")) //nolint:usetesting // Setenv forbids to run suites side by side
 	for _, group := range []struct {
 		name  string
 		tests []namedTest
@@ -81,6 +88,9 @@ func Run(t *testing.T, h Harness) {
 		{"Race", raceTests()},
 		{"Doubt", doubtTests()},
 	} {
+		if len(h.Groups) > 0 && !slices.Contains(h.Groups, group.name) {
+			continue
+		}
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
 				t.Run(test.name, func(t *testing.T) { test.run(setup(t, h)) })
@@ -104,8 +114,6 @@ type suite struct {
 func setup(t *testing.T, h Harness) *suite {
 	t.Helper()
 	s := &suite{T: t, Harness: h}
-	// The environment of the test stands for the worker's.
-	t.Setenv("SANDBOXTEST_WORKER_SECRET", "leaked")
 	s.p = h.New(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
