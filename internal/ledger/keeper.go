@@ -213,7 +213,7 @@ func (k *Keeper) end(ctx context.Context, e *entry, proof sandbox.Proof) error {
 	if e.end == nil {
 		now := time.Now().UTC()
 		end := e.Record
-		end.State, end.DestroyedAt, end.Evidence = wire.LeaseDestroyed, &now, evidence(proof)
+		end.State, end.DestroyedAt, end.Evidence = wire.LeaseDestroyed, &now, evidence(proof.Evidence)
 		e.end = &end
 	}
 	return k.books.Finish(ctx, *e.end, e.Seq)
@@ -274,10 +274,11 @@ func (k *Keeper) Open() int {
 	return len(k.entries)
 }
 
-func evidence(proof sandbox.Proof) []wire.Evidence {
+// evidence is what a record holds of it.
+func evidence(all []sandbox.Evidence) []wire.Evidence {
 	var list []wire.Evidence
-	for _, e := range proof.Evidence[:min(len(proof.Evidence), wire.MaxEvidence)] {
-		list = append(list, wire.Evidence{Kind: string(e.Kind), Detail: e.Detail})
+	for _, e := range all[:min(len(all), wire.MaxEvidence)] {
+		list = append(list, wire.Evidence{Kind: string(e.Kind), Detail: wire.Message("%s", e.Detail)})
 	}
 	return list
 }

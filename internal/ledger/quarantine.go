@@ -28,10 +28,8 @@ func (q Quarantiner) Quarantine(ctx context.Context, r leasepool.Record) error {
 		V: wire.Version, State: wire.InQuarantine,
 		Lease: r.Handle.Lease, Provider: r.Handle.Provider, Host: r.Handle.Host, Handle: r.Handle.Detail,
 		Worker: q.Worker, Tenant: r.Tenant, Job: r.Job,
-		Reason: quarantineReason(r.Reason), Message: wire.Message("%s", r.Message), FirstSeen: r.FirstSeen,
-	}
-	for _, e := range r.Evidence {
-		rec.Evidence = append(rec.Evidence, wire.Evidence{Kind: string(e.Kind), Detail: wire.Message("%s", e.Detail)})
+		Reason: quarantineReason(r.Reason), Message: wire.Message("%s", r.Message), Evidence: evidence(r.Evidence),
+		FirstSeen: r.FirstSeen,
 	}
 	if q.Keeper != nil {
 		if written, err := q.Keeper.Quarantine(ctx, rec.Lease, rec); written || err != nil {
