@@ -8,13 +8,12 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/sallyport/sallyport/internal/bus/bustest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	bustest.Main(m)
 }
 
 // broker is an embedded server that can be stopped and started again on the same

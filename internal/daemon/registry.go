@@ -46,6 +46,9 @@ type WorkerEntry struct {
 // before it vanishes (bus.WorkerTTL).
 const registryInterval = 10 * time.Second
 
+// notReadyInterval is how often a worker that is not ready does.
+const notReadyInterval = time.Second
+
 // registry keeps a worker's entry.
 type registry struct {
 	bus   *bus.Bus
@@ -84,8 +87,8 @@ func newRegistry(w *worker, cfg *config.Config, inst *Instance, build Build, log
 func (r *registry) run(ctx context.Context) error {
 	tick := time.NewTicker(registryInterval)
 	defer tick.Stop()
-	// Not ready yet, most likely: the entry that says so is soon followed by another.
-	soon := time.NewTimer(time.Second)
+	// An entry that says why a worker is not ready is soon followed by another.
+	soon := time.NewTimer(notReadyInterval)
 	defer soon.Stop()
 	for broken := false; ; {
 		err := r.write(ctx)
@@ -93,6 +96,9 @@ func (r *registry) run(ctx context.Context) error {
 			r.log.Warn().Err(err).Msg("cannot write this worker's entry in the registry")
 		}
 		broken = err != nil
+		if r.entry.NotReady != "" {
+			soon.Reset(notReadyInterval)
+		}
 		select {
 		case <-tick.C:
 		case <-soon.C:

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/bus/bustest"
@@ -25,7 +24,7 @@ import (
 	"github.com/sallyport/sallyport/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { bustest.Main(m) }
 
 const (
 	// patience bounds what has to happen; a shared machine under the race

@@ -24,6 +24,7 @@ const destroyedLine = "quarantined lease destroyed"
 // The whole story: a worker cannot prove a run's end and dies; the reaper ends
 // the sandbox.
 func TestUnprovenLeaseEndsDestroyed(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	worker := fake.New(e.world, fake.Config{Host: host, OutlivesWorker: true})
 	sb, err := worker.Create(e.ctx(), sandbox.Spec{Lease: "lease"})
@@ -79,6 +80,7 @@ func evidenceKinds(rec wire.Quarantine) []string {
 }
 
 func TestTriesUntilProven(t *testing.T) {
+	t.Parallel()
 	for knob, attempts := range map[string]int{
 		"destroy:fail*3":     4,
 		"destroy:lie*2":      3,
@@ -86,6 +88,7 @@ func TestTriesUntilProven(t *testing.T) {
 		"destroy:hang":       2,
 	} {
 		t.Run(knob, func(t *testing.T) {
+			t.Parallel()
 			e := setup(t)
 			e.put("lease", knob)
 			cfg := quick()
@@ -104,6 +107,7 @@ func TestTriesUntilProven(t *testing.T) {
 
 // A sandbox that somebody else removed is gone: that is no failure.
 func TestAlreadyGone(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	require.NoError(t, e.bus.Quarantines().Put(e.ctx(), record("lease")))
 	r := e.start(quick())
@@ -115,6 +119,7 @@ func TestAlreadyGone(t *testing.T) {
 }
 
 func TestStuckLeasesDelayNoOther(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	const fine = 50
 	e.put("never", "destroy:never")
@@ -153,6 +158,7 @@ func TestStuckLeasesDelayNoOther(t *testing.T) {
 // The provider is down, the reaper is restarted meanwhile, and the lease is
 // reported once more.
 func TestRestartInAnOutage(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.world.Outage(true)
 	e.put("lease")
@@ -175,6 +181,7 @@ func TestRestartInAnOutage(t *testing.T) {
 // A server that restarts forgets the delays that naks asked for, and delivers
 // after the ack wait; the listing is faster here.
 func TestBrokerOutage(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	cfg := quick()
 	cfg.ListInterval, cfg.Overdue = 200*time.Millisecond, time.Second
@@ -194,6 +201,7 @@ func TestBrokerOutage(t *testing.T) {
 }
 
 func TestSeveralReapersAccountOnce(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	const leases = 100
 	for i := range leases {
@@ -228,6 +236,7 @@ func TestSeveralReapersAccountOnce(t *testing.T) {
 }
 
 func TestRecordThatCannotBeReadIsKept(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	good, err := wire.EncodeQuarantine(new(record("other")))
 	require.NoError(t, err)
@@ -262,6 +271,7 @@ func TestRecordThatCannotBeReadIsKept(t *testing.T) {
 }
 
 func TestHeldAndFinishedRecordsAreAcknowledged(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.put("held")
 	stored, err := e.bus.Quarantines().Get(e.ctx(), "fake", host, "held")
@@ -294,6 +304,7 @@ func TestHeldAndFinishedRecordsAreAcknowledged(t *testing.T) {
 
 // What is not ours to destroy is left to whom it belongs.
 func TestRecordsOfOthersAreLeft(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	elsewhere := record("elsewhere")
 	elsewhere.Host = "other-account"
@@ -322,6 +333,7 @@ func TestRecordsOfOthersAreLeft(t *testing.T) {
 
 // Not finding a sandbox whose create was ambiguous proves nothing yet.
 func TestAmbiguousCreateMayComeLate(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	rec := record("late")
 	rec.Reason = wire.QuarantineAmbiguousMake
@@ -349,6 +361,7 @@ func TestAmbiguousCreateMayComeLate(t *testing.T) {
 // Somebody acknowledged the delivery without doing the work: the listing finds
 // the record.
 func TestListingIsTheNetForLostDeliveries(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.put("lost")
 	queue, err := e.bus.EnsureReaper(e.ctx(), "fake", host, 0)
@@ -414,6 +427,7 @@ func (s slowList) QuarantinedOn(ctx context.Context, provider, host string) ([]b
 
 // What ends while the records are listed is not counted as one that is left.
 func TestListingIsOlderThanAnEnd(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	e.put("lease")
 	listed := make(chan struct{})
@@ -427,6 +441,7 @@ func TestListingIsOlderThanAnEnd(t *testing.T) {
 }
 
 func TestConfigMistakesAreReportedAtOnce(t *testing.T) {
+	t.Parallel()
 	e := setup(t)
 	_, err := reaper.New(reaper.OnBus(e.bus, 0), map[string]sandbox.Provider{"wrong": e.provider()}, zerolog.Nop(), reaper.Config{
 		Provider: "no token", Host: "a.b", Parallel: -1, MinBackoff: time.Minute, MaxBackoff: time.Second, Overdue: -1,

@@ -27,7 +27,7 @@ const (
 	soakSeeds = 10_000
 	// budget is how long the stories of an ordinary test take, and leastSeeds how
 	// many there have to be, however slow the machine is.
-	budget     = 20 * time.Second
+	budget     = 12 * time.Second
 	leastSeeds = 24
 	// enough stories reach everything.
 	enough = 200

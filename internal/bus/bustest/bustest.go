@@ -4,18 +4,30 @@ package bustest
 
 import (
 	"context"
+	"flag"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/sallyport/sallyport/internal/bus"
 )
 
 // Patience bounds every wait; none of the tests waits for it to pass.
 const Patience = 30 * time.Second
+
+// Main runs the tests and looks for what they leave behind. They wait for servers,
+// clocks and networks more than they compute, so that more of those that may run at
+// once do than there are processors. The flag -parallel rules.
+func Main(m *testing.M) {
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // Server runs a server until the test ends; change may be nil.
 func Server(t testing.TB, change func(*server.Options)) *server.Server {

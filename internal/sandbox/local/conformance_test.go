@@ -12,12 +12,14 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	variants := map[string]bool{"namespaces": false}
 	if hasGroups(t) {
 		variants["cgroup"] = true
 	}
 	for name, withGroups := range variants {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			sandboxtest.Run(t, sandboxtest.Harness{
 				New:     func(t *testing.T) sandbox.Provider { return provider(t, withGroups) },
 				Command: sandboxtest.Shell,

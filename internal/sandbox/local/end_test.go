@@ -567,6 +567,7 @@ func sleeper(ctx context.Context, p *local.Provider) error {
 // freezer, it is in a sleep that no signal ends, as one that waits for a dead
 // network file system is.
 func TestUnkillable(t *testing.T) {
+	t.Parallel()
 	write := freezer(t)
 	if write == nil {
 		return
@@ -599,6 +600,7 @@ func TestUnkillable(t *testing.T) {
 
 // A lease whose job was killed by all the force that there is serves the next one.
 func TestLeaseServesAfterTheLastRung(t *testing.T) {
+	t.Parallel()
 	write := freezer(t)
 	if write == nil {
 		return

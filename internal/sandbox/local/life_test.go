@@ -331,6 +331,7 @@ func TestImageRoot(t *testing.T) {
 }
 
 func TestOneInstanceAtATime(t *testing.T) {
+	t.Parallel()
 	config := local.Config{StateDir: t.TempDir(), Host: "h", Instance: "same", Log: zerolog.Nop()}
 	p, err := local.New(config)
 	require.NoError(t, err)
@@ -436,22 +437,34 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
-// TestUnprivileged runs this package's tests as an ordinary user. Where the tests
-// are run by one, there is nothing to add.
+// notOfUsers are tests that show the same whoever the user is, and take long. The
+// suite's part about running and ending programs is none of them.
+const notOfUsers = "^TestManyLeasesLeaveNothing$|^TestOneInstanceAtATime$|^TestNumbersThatComeAgain$|^TestPlacedProgramsAreNeverBusy$|" +
+	"^TestThreadsComeAndGo$|^TestManyRunsAtOnce$|^TestTimesAreMonotonic$|^TestConformance$/^namespaces$/^(Output|Context|Race)$"
+
+// TestUnprivileged runs this package's tests as an ordinary user, the soak all of
+// them. Where the tests are run by one, there is nothing to add.
 func TestUnprivileged(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		return
 	}
 	tmp := openDir(t)
 	const nobody = 65534
 	require.NoError(t, os.Chown(tmp, nobody, nobody))
-	tests := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^Test", "-test.v", "-test.shuffle=on")
+	args := []string{"-test.run", "^Test", "-test.v", "-test.shuffle=on"}
+	if os.Getenv("SALLYPORT_SOAK") == "" {
+		args = append(args, "-test.skip", notOfUsers)
+	}
+	tests := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	tests.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "HOME=" + tmp}
 	tests.Dir = "/"
 	tests.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := tests.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- PASS: TestExitCodesAndSignals/namespaces")
+	for _, shown := range []string{"TestExitCodesAndSignals/namespaces", "TestConformance/namespaces/Life", "TestConformance/namespaces/End"} {
+		require.Contains(t, string(out), "--- PASS: "+shown+" ")
+	}
 	require.NotContains(t, string(out), "--- SKIP")
 }
 

@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -16,6 +17,11 @@ func TestMain(m *testing.M) {
 	}
 	if obstacle := os.Getenv(obstacleEnv); obstacle != "" {
 		asProbe(obstacle)
+	}
+	// Some tests wait for what takes its time, and run beside others: more of them than
+	// there are processors. The flag -parallel rules.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }

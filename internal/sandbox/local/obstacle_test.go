@@ -118,6 +118,7 @@ func filterClone() error {
 // TestProbeMeetsObstacles: what stands in the way of sandboxes is said, with what
 // to do about it.
 func TestProbeMeetsObstacles(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Log("not tested: to put obstacles in the way takes root")
 		return
@@ -148,6 +149,7 @@ func TestProbeMeetsObstacles(t *testing.T) {
 		{"filtered clone", 0, "start lease init: ", "the worker itself runs under a system-call filter, as in a container"},
 	} {
 		t.Run(tt.obstacle, func(t *testing.T) {
+			t.Parallel()
 			report := probe(t, tt.obstacle, tt.flags)
 			require.Equal(t, "none", report.Level)
 			require.Equal(t, []string{local.PropertySandbox}, report.Lacks())
@@ -158,6 +160,7 @@ func TestProbeMeetsObstacles(t *testing.T) {
 		})
 	}
 	t.Run("read-only groups", func(t *testing.T) {
+		t.Parallel()
 		report := probe(t, "read-only groups", 0)
 		require.Equal(t, "namespaces", report.Level)
 		require.Equal(t, []string{local.PropertyCgroupProof, local.PropertyMemory, local.PropertyCPUShare, local.PropertyCPUTime}, report.Lacks())
@@ -167,6 +170,7 @@ func TestProbeMeetsObstacles(t *testing.T) {
 		require.True(t, report.Property(local.PropertyPids).Holds, "RLIMIT_NPROC does it")
 	})
 	t.Run("none", func(t *testing.T) {
+		t.Parallel()
 		report := probe(t, "none", 0)
 		memory := report.Property(local.PropertyMemory)
 		switch {

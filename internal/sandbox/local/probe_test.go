@@ -14,6 +14,7 @@ import (
 )
 
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, p *local.Provider) {
 		began := time.Now()
 		report := p.Probe(t.Context(), cgroup.Report{}, "")
@@ -50,6 +51,7 @@ func TestProbe(t *testing.T) {
 
 // TestProbeFromAnImage: a host without a shell is looked at from a profile's root.
 func TestProbeFromAnImage(t *testing.T) {
+	t.Parallel()
 	root := rootFS(t)
 	p := provider(t, false)
 	report := p.Probe(t.Context(), cgroup.Report{}, root)

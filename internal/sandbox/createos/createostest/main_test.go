@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -33,6 +34,11 @@ const (
 func TestMain(m *testing.M) {
 	if mark := os.Getenv(crashEnv); mark != "" {
 		asServer(mark)
+	}
+	// Some tests wait for what takes its time, and run beside others: more of them than
+	// there are processors. The flag -parallel rules.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
