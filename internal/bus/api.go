@@ -269,7 +269,11 @@ func (b *Bus) cas(ctx context.Context, w write, ours func(*message) bool) (uint6
 			// The old record still stands, or the leader did not answer. The same
 			// bytes against the same sequence can win at most once: try again.
 		}
-		if waitErr := pause(ctx, retryPause); waitErr != nil {
+		waitErr := pause(ctx, retryPause)
+		if waitErr == nil && b.control.IsClosed() { // it does not come back
+			waitErr = nats.ErrConnectionClosed
+		}
+		if waitErr != nil {
 			if doubt || conflict {
 				return 0, fmt.Errorf("%s: %w: %w", w.subject, ErrUnknown, waitErr)
 			}

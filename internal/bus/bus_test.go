@@ -156,8 +156,10 @@ func TestInProcess(t *testing.T) {
 	require.NoError(t, b.Close(deadline(t)))
 	require.NoError(t, b.Close(deadline(t)), "twice")
 	require.False(t, b.Connected())
+	began := time.Now()
 	_, err = b.Runs().Create(deadline(t), "acme", "j2", claimed("t"))
-	require.Error(t, err)
+	require.ErrorContains(t, err, "closed")
+	require.Less(t, time.Since(began), patience/2, "what is closed does not come back")
 }
 
 func TestPrefixes(t *testing.T) {

@@ -61,7 +61,7 @@ func startCluster(t *testing.T) []*server.Server {
 // decided yet, whose refusal proves nothing. The books balance all the same, over
 // changes of the leader.
 func TestLedgerOnACluster(t *testing.T) {
-	t.Parallel()
+	// Not beside others: three servers that elect leaders need the processors in time.
 	servers := startCluster(t)
 	soon := func(o *bus.Options) { o.RequestTimeout = 500 * time.Millisecond } // between two leaders nobody answers
 	b, other := bustest.Connect(t, servers[0].ClientURL(), soon), bustest.Connect(t, servers[1].ClientURL(), soon)
