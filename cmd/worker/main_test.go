@@ -223,6 +223,7 @@ func dev(t *testing.T) (url string) {
 }
 
 func TestJobsThroughDev(t *testing.T) {
+	t.Parallel()
 	url := dev(t)
 	t.Run("run", func(t *testing.T) {
 		p := sallyport(t, "run", "--server", url, "--", "fake", "print:out", "err:bad", "exit:7")
@@ -252,10 +253,11 @@ func TestJobsThroughDev(t *testing.T) {
 	t.Run("workers", func(t *testing.T) {
 		p := sallyport(t, "workers", "--server", url)
 		require.Equal(t, exitOK, p.code, p.stderr)
-		require.Regexp(t, `(?m)^\S+ +\S+ +\S+ +0 of 2 +none +- +\S+ ago +`, p.stdout)
+		// The entry is as old as its last writing, when a job above may have run.
+		require.Regexp(t, `(?m)^\S+ +\S+ +\S+ +[01] of 2 +none +- +\S+ ago +`, p.stdout)
 		p = sallyport(t, "workers", "--server", url, "--json")
 		require.Equal(t, exitOK, p.code, p.stderr)
-		require.Contains(t, p.stdout, `"slots":2,"running":0,`)
+		require.Regexp(t, `"slots":2,"running":[01],`, p.stdout)
 		require.Equal(t, 1, strings.Count(p.stdout, "\n"))
 	})
 	t.Run("run --json", func(t *testing.T) {
@@ -395,6 +397,7 @@ func (broken) Write([]byte) (int, error) {
 
 // The demo is the product's own check of its whole path, with real sandboxes.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	p := sallyport(t, "demo")
 	require.Equal(t, exitOK, p.code, p.stdout+p.stderr)
 	require.NotContains(t, p.stdout, "WRONG")
