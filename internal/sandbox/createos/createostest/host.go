@@ -390,16 +390,36 @@ func (m *hostMachine) Start(ctx context.Context, p Program) (Tree, error) {
 	if err == nil {
 		err = t.begin(p)
 	}
+	if err == nil {
+		err = m.while(func() { t.pump(p) }, t.watch)
+	}
 	if err != nil {
 		return nil, errors.Join(err, t.unplug())
 	}
+	return t, nil
+}
+
+// pump takes the output until there is no more.
+func (t *hostTree) pump(p Program) {
 	var pumping sync.WaitGroup
 	for i, stream := range t.out {
 		pumping.Go(func() { stream.run(i+1, p.Output) })
 	}
-	m.ends.Go(func() { pumping.Wait(); close(t.silent) })
-	m.ends.Go(t.watch)
-	return t, nil
+	pumping.Wait()
+	close(t.silent)
+}
+
+// while runs what has to be over before the machine has ended, unless it is told to end.
+func (m *hostMachine) while(tasks ...func()) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return errEnded
+	}
+	for _, task := range tasks {
+		m.ends.Go(task)
+	}
+	return nil
 }
 
 // plug makes the pipes and the socket; it returns what the tree gets.
