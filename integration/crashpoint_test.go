@@ -26,9 +26,12 @@ type cloud struct {
 	world *fake.World
 }
 
+// crashConfig makes no sandbox before a job wants one.
+var crashConfig = ledgerConfig[:strings.Index(ledgerConfig, "  warm:")]
+
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
-	return newStack(t).withWorld(ledgerConfig)
+	return newStack(t).withWorld(crashConfig)
 }
 
 // reaper starts the service that ends what outlives its worker.

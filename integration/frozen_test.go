@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -137,6 +138,34 @@ func TestUnkillableProgram(t *testing.T) {
 }
 
 // TestWorkerKilledWithLeaseInQuarantine kills the worker while it has such a lease.
+// A worker that dies before its quarantine record is durable leaves a lease that only
+// its host knows of: the next worker there puts it into quarantine.
+func TestWorkerKilledBeforeItsQuarantineRecord(t *testing.T) {
+	t.Parallel()
+	f := newFreezer(t)
+	if f == nil {
+		t.Log("not tested: this host has no freezer that we may use")
+		return
+	}
+	s := newStack(t).apply()
+	w := s.crashAt("before-quarantine").worker("w1", "--slots", "2")
+	m := s.morgue(filepath.Join(s.dir, "w1"))
+	job := s.frozenJob("undead", f)
+	s.within(w.done, "the worker does not die where it should")
+	left := m.leases()
+	left = slices.DeleteFunc(left, func(lease string) bool { return len(m.living([]string{lease})) == 0 })
+	require.Len(t, left, 1, "the frozen one alone")
+	next := s.worker("w1", "--slots", "2")
+	q := s.quarantine(left[0], func(*wire.Quarantine) bool { return true })
+	require.Equal(t, []any{wire.InQuarantine, wire.QuarantineOwnerGone}, []any{q.State, q.Reason})
+	f.thaw()
+	s.quarantine(left[0], func(q *wire.Quarantine) bool { return q.State == wire.Gone })
+	require.Empty(t, m.living(left))
+	require.Equal(t, wire.Unproven, job.wait().result.Containment.Verdict, "%s", job.raw)
+	next.stop()
+	require.Empty(t, s.leftovers(s.instances()))
+}
+
 // The next worker starts, works beside what is left, and ends it after the thaw.
 func TestWorkerKilledWithLeaseInQuarantine(t *testing.T) {
 	t.Parallel()

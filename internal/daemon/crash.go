@@ -21,21 +21,22 @@ type crashPoint string
 
 // The crash points.
 const (
-	crashAfterIntent     crashPoint = "after-intent"
-	crashAfterCreate     crashPoint = "after-create"
-	crashAfterConfirm    crashPoint = "after-confirm"
-	crashAfterStart      crashPoint = "after-start"
-	crashAfterExit       crashPoint = "after-exit"  // the program has ended, the proof is not there yet
-	crashAfterProof      crashPoint = "after-proof" // before the lease is released
-	crashAfterQuarantine crashPoint = "after-quarantine"
-	crashBeforeDestroy   crashPoint = "before-destroy"
-	crashAfterDestroy    crashPoint = "after-destroy"
+	crashAfterIntent      crashPoint = "after-intent"
+	crashAfterCreate      crashPoint = "after-create"
+	crashAfterConfirm     crashPoint = "after-confirm"
+	crashAfterStart       crashPoint = "after-start"
+	crashAfterExit        crashPoint = "after-exit"  // the program has ended, the proof is not there yet
+	crashAfterProof       crashPoint = "after-proof" // before the lease is released
+	crashBeforeQuarantine crashPoint = "before-quarantine"
+	crashAfterQuarantine  crashPoint = "after-quarantine"
+	crashBeforeDestroy    crashPoint = "before-destroy"
+	crashAfterDestroy     crashPoint = "after-destroy"
 )
 
 func crashPoints() []crashPoint {
 	return []crashPoint{
 		crashAfterIntent, crashAfterCreate, crashAfterConfirm, crashAfterStart, crashAfterExit, crashAfterProof,
-		crashAfterQuarantine, crashBeforeDestroy, crashAfterDestroy,
+		crashBeforeQuarantine, crashAfterQuarantine, crashBeforeDestroy, crashAfterDestroy,
 	}
 }
 
@@ -128,6 +129,7 @@ type crashingQuarantiner struct {
 }
 
 func (q crashingQuarantiner) Quarantine(ctx context.Context, r leasepool.Record) error {
+	q.c.at(crashBeforeQuarantine)
 	err := q.Quarantiner.Quarantine(ctx, r)
 	if err == nil {
 		q.c.at(crashAfterQuarantine)

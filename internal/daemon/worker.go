@@ -91,6 +91,8 @@ type worker struct {
 	registry *registry
 	metrics  *observe.Set
 	log      zerolog.Logger
+	// doubt makes quarantine records durable.
+	doubt leasepool.Quarantiner
 	// ledger is nil where no sandbox outlives this worker.
 	ledger *ledger.Keeper
 }
@@ -150,6 +152,7 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 // sandboxes may outlive it.
 func (w *worker) openPool(ctx context.Context, cfg *config.Config, inst *Instance, build Build, log zerolog.Logger) (err error) {
 	q := ledger.Quarantiner{Records: w.bus.Quarantines(), Worker: inst.Worker}
+	defer func() { w.doubt = q }()
 	var book leasepool.Ledger // not a nil pointer in an interface
 	if w.sandboxes.outlive() {
 		w.ledger, err = ledger.New(w.bus.Ledger(), log, ledger.Config{
@@ -177,7 +180,7 @@ func (w *worker) parts(hurry context.Context, with ...part) []part {
 	}}, {"operators' questions", w.service.Run}}
 	parts = append(append(parts, with...), part{"lease pool", w.pool.Run})
 	if w.reaper != nil {
-		parts = append(parts, part{"reaper", w.reaper.Run})
+		parts = append(parts, part{"leftovers", w.handOver}, part{"reaper", w.reaper.Run})
 	}
 	if w.ledger != nil {
 		parts = append(parts, part{"ended elsewhere", w.follow}, part{"ledger", w.ledger.Run})

@@ -153,11 +153,22 @@ func (p *Provider) reconcileInstance(instance string) bool {
 		if err != nil || !proof.Proven {
 			all = false
 			p.log.Warn().Err(err).Str("lease", r.Lease).Msg("cannot prove that a dead worker's lease is gone")
+			p.mu.Lock()
+			p.leftovers = append(p.leftovers, p.handle(r))
+			p.mu.Unlock()
 			continue
 		}
 		p.log.Info().Str("lease", r.Lease).Str("evidence", proof.Evidence[0].Detail).Msg("removed a dead worker's lease")
 	}
 	return all
+}
+
+// Leftovers are the leases of dead workers that could not be proven gone when the
+// provider was made. Their workers may have died before anybody else knew of them.
+func (p *Provider) Leftovers() []sandbox.Handle {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.leftovers)
 }
 
 // destroyForeign ends a lease that this provider did not make, or has forgotten

@@ -71,7 +71,9 @@ type Provider struct {
 	mu     sync.Mutex
 	closed bool
 	boxes  map[string]*box
-	ranges map[uint32]bool
+	// leftovers are what dead workers left and the start could not prove gone.
+	leftovers []sandbox.Handle // guarded by mu
+	ranges    map[uint32]bool
 }
 
 var _ sandbox.Provider = (*Provider)(nil)
