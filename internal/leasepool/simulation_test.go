@@ -484,7 +484,8 @@ func (w *world) settle(err error) {
 	}
 	for _, info := range left {
 		s := w.truth[info.ID]
-		if info.State != sandbox.LeaseQuarantined && (!s.recorded || s.reaped && !s.excused) {
+		found := s.recorded && (!s.reaped || s.excused || !s.exists) // by the reaper, or nothing is there
+		if info.State != sandbox.LeaseQuarantined && !found {
 			w.t.Errorf("lease %s is left %s: %+v", info.ID, info.State, w.truth[info.ID])
 		}
 	}

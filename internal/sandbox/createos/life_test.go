@@ -298,7 +298,7 @@ func TestDestroyThatNeverEndsIsNoProof(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	proof, err := box.Destroy(ctx)
-	r.kind(sandbox.Ambiguous, err)
+	require.Error(t, err) // of what kind depends on the call that the time ended in
 	require.False(t, proof.Proven)
 	r.Unscript()
 	r.destroy(box)
