@@ -251,6 +251,7 @@ func (s *stack) publish(id string, body []byte, headers nats.Header) *followed {
 	sub, err := s.nc.SubscribeSync(inbox)
 	require.NoError(s.t, err)
 	require.NoError(s.t, sub.SetPendingLimits(-1, -1))
+	require.NoError(s.t, s.nc.Flush()) // what is published may go another way, and be faster
 	msg := nats.NewMsg("exec.job.default." + cmp.Or(s.queue, "default") + "." + id)
 	msg.Data = body
 	maps.Copy(msg.Header, headers)
