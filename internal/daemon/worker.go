@@ -152,7 +152,6 @@ func newWorker(ctx context.Context, cfg *config.Config, log zerolog.Logger, buil
 // sandboxes may outlive it.
 func (w *worker) openPool(ctx context.Context, cfg *config.Config, inst *Instance, build Build, log zerolog.Logger) (err error) {
 	q := ledger.Quarantiner{Records: w.bus.Quarantines(), Worker: inst.Worker}
-	defer func() { w.doubt = q }()
 	var book leasepool.Ledger // not a nil pointer in an interface
 	if w.sandboxes.outlive() {
 		w.ledger, err = ledger.New(w.bus.Ledger(), log, ledger.Config{
@@ -163,6 +162,7 @@ func (w *worker) openPool(ctx context.Context, cfg *config.Config, inst *Instanc
 		}
 		q.Keeper, book = w.ledger, w.sandboxes.crash.ledger(w.ledger)
 	}
+	w.doubt = q
 	if w.pool, err = newPool(cfg, w.sandboxes.providers, w.sandboxes.crash.quarantiner(q), book, log); err != nil || w.ledger == nil {
 		return err
 	}

@@ -81,11 +81,17 @@ func (s *source) bad(t task, seq uint64, err error) verdict {
 // ended is for a record that says destroyed, whoever wrote it.
 func (s *source) ended(subject string, rec wire.Quarantine) {
 	s.r.book.forget(subject)
-	proof := sandbox.Proof{Proven: true}
+	s.r.cfg.OnGone(rec.Lease, Proof(rec))
+}
+
+// Proof is what a record that says destroyed holds of it; of any other it proves
+// nothing.
+func Proof(rec wire.Quarantine) sandbox.Proof {
+	proof := sandbox.Proof{Proven: rec.State == wire.Gone}
 	for _, e := range rec.Evidence {
 		proof.Evidence = append(proof.Evidence, sandbox.Evidence{Kind: sandbox.EvidenceKind(e.Kind), Detail: e.Detail})
 	}
-	s.r.cfg.OnGone(rec.Lease, proof)
+	return proof
 }
 
 // reap is one try at one sandbox.
