@@ -7,6 +7,7 @@ import (
 
 	"github.com/sallyport/sallyport/internal/bus"
 	"github.com/sallyport/sallyport/internal/leasepool"
+	"github.com/sallyport/sallyport/internal/reaper"
 	"github.com/sallyport/sallyport/internal/sandbox"
 	"github.com/sallyport/sallyport/internal/wire"
 )
@@ -54,10 +55,6 @@ func (w *worker) lookAfter(ctx context.Context, lease leasepool.Info, host strin
 		return
 	}
 	if found != nil && found.Record.State == wire.Gone {
-		proof := sandbox.Proof{Proven: true}
-		for _, e := range found.Record.Evidence {
-			proof.Evidence = append(proof.Evidence, sandbox.Evidence{Kind: sandbox.EvidenceKind(e.Kind), Detail: e.Detail})
-		}
-		w.pool.Gone(lease.ID, proof)
+		w.pool.Gone(lease.ID, reaper.Proof(found.Record))
 	}
 }
